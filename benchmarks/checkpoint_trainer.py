@@ -68,7 +68,7 @@ class Trainer:
             world_size=1,
             generation=0,
             attempt=0,
-            tell=lambda *what: self.told.append(what),
+            report=lambda *what: self.told.append(what),
         )
         self.saver.prepare(self.state, {})
         self.at = 0

@@ -1,6 +1,7 @@
 """Whatever is sent to the processes of a launch: they refuse it, keep their ranks, and go on."""
 
 import array
+import json
 import os
 import socket
 import subprocess
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from torchloom.launch.protocol import FROM_KEEPER, TO_SUPERVISOR
 from torchloom.unix import receive_message, send_message
 
 from ..harness.home import home, until
 from ..harness.plane_jobs import LOOM
 from ..harness.warm_zygote import hearth
 from ..launch.keeper.test_keeper import Keeper
+from ..launch.test_protocol import SENT
 from . import fuzzing
 from .fuzzing import PATIENCE, Dice, Fuzz, Watched
 from .test_fuzz_sockets import messages
@@ -58,6 +61,7 @@ def test_messages_of_any_bytes_to_a_keeper_end_neither_it_nor_its_ranks(
         {"do": "signal", "id": 99, "signum": 0},
         {"do": "bury", "id": 99},
         {"do": "none"},
+        *(json.loads(text) for text in SENT[FROM_KEEPER]),  # none that a keeper takes
     ]
 
     def attempt(dice: Dice) -> None:
@@ -148,6 +152,7 @@ def test_strangers_who_send_any_bytes_to_a_launch_of_two_hosts_do_not_hinder_it(
         {"say": "ask"},
         {"say": "plane", "node": "n2", "key": "U" * 56, "challenge": "c"},
         {"say": "exited", "ranks": []},
+        *(json.loads(text) for text in SENT[TO_SUPERVISOR]),
     ]
 
     def answers() -> None:

@@ -236,6 +236,6 @@ def test_where_there_can_be_no_plane_the_program_runs_on_with_one_line(tmp_path:
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
     assert (done.returncode, len(rows(tmp_path, 0))) == (0, 3)
-    assert done.stderr.startswith("loom: nobody watches this run: ")
+    assert done.stderr.startswith("loom: this run is not monitored: ")
     assert done.stderr.count("\n") == 1
     assert list(Path("/dev/shm").glob(f"loom_{name}-*")) == []

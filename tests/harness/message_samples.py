@@ -19,7 +19,7 @@ REGISTER = m.Register(
     knobs=(m.Knob("lr", 0.1, "float", 0.0, 1.0),),
     page="/dev/shm/loom-gpt-1a2b-0/rank1",
 )
-LOOK = m.Look(
+LOOK = m.ProcessSample(
     at=1.5,
     cpu=0.25,
     state="S",

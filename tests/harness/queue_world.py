@@ -20,7 +20,7 @@ from torchloom.specs.states import JobState
 from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobVacated, NodeReported, on
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
-from torchloom.weaver.jobs.coordinator import Again, Coordinator
+from torchloom.weaver.jobs.coordinator import Coordinator, NewAttempt
 from torchloom.weaver.jobs.launch import LaunchOrder, RunSeen
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.submissions import SubmissionRequest
@@ -146,7 +146,7 @@ class Plane:
             self.tasks,
             gathering=0.0,
         )
-        events.connect(on(JobVacated, self.coordinator.turns.on_job_vacated))
+        events.connect(on(JobVacated, self.coordinator.queue.on_job_vacated))
 
     def node(self, name: str, cpus: int, *gpus: str, memory_mb: int = 0) -> None:
         """Have an agent say what it has."""
@@ -155,7 +155,7 @@ class Plane:
         said = Hello(head, name, name, "boot", 1, 0, devices, (), cpus, memory_mb)
         self.roster.greet(said)
         self.devices.seen(name, devices)
-        self.coordinator.rooms.on_node_reported(NodeReported(said))
+        self.coordinator.nodes.on_node_reported(NodeReported(said))
 
     async def submit(self, name: str = "job", workers: int = 1, **more: Any) -> str:
         """Submit a job; return its id."""
@@ -184,7 +184,7 @@ class Plane:
         assert known is not None
         assert row is not None
         left = self.world.starts[job] - 1
-        self.coordinator.resume(known, Again(row.spec, "ann", "once more", left))
+        self.coordinator.resume(known, NewAttempt(row.spec, "ann", "once more", left))
 
     async def settled(self) -> None:
         """Come back when nothing is being started."""

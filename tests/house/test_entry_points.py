@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom.launch.agent.node": (("nowhere",), r"KeyError: 'LOOM_AGENT_OF'"),
     "torchloom.launch.hosts.native_rank": (
         ("true",),
-        r"^loom: no launcher told this process its rank",
+        r"^loom: no launcher set this process' rank",
     ),
     "torchloom.launch.supervisor.process": ((), r"in main\n(?s:.*)IndexError"),
     "torchloom.launch.node_agent": (("--help",), HELP),

@@ -27,7 +27,6 @@ CLASS_NAMES: dict[str, str] = {  # that several classes have, and why
     "Event": _MODEL,
     "Knob": f"a job's spec declares one, a rank's message has one; {_MODEL}",
     "LiveRecovery": "the two ends of live recovery: of the launch process and of the weaver",
-    "MetricSeries": "one series, as history reads it and as the weaver writes it",
     "NodeShare": "what a node has for one job: as the queue decides and as its processes use it",
     "RankReports": "reports of ranks, handled in the launch process and in the weaver",
     "RankStarted": "a rule's event, and the line of a run's record",

@@ -122,7 +122,7 @@ PARTS = (  # arrays inside messages and spools, which have no tag
     (plane.Progress, "head step phase moved step_seconds"),
     (plane.Frame, "function file line text"),
     (plane.Thread, "name is_main frames"),
-    (plane.Look, "at cpu state waits_in source threads note step phase still lasted"),
+    (plane.ProcessSample, "at cpu state waits_in source threads note step phase still lasted"),
     (membership.Given, "target what step source"),
     (membership.Life, "rank life node code step why"),
     (incarnation.RecordOwner, "job rank incarnation pid started"),
@@ -227,7 +227,9 @@ def test_every_part_of_a_message_has_its_fields_in_order(kind: Any, names: str) 
     ("kind", "names"), SHAPES, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_every_record_has_its_keys(kind: Any, names: str) -> None:
-    assert " ".join(field.name for field in fields(kind)) == names
+    keys = protocol.WIRE_NAMES if kind.__module__ == protocol.__name__ else {}
+
+    assert " ".join(keys.get(field.name, field.name) for field in fields(kind)) == names
 
 
 def test_every_row_has_the_columns_of_its_table() -> None:

@@ -447,7 +447,7 @@ def test_a_job_that_could_not_go_on_with_other_ranks_keeps_those_it_has(
     odd = subprocess.run([LOOM, "resize", job], capture_output=True, text=True)
 
     assert (done.returncode, odd.returncode) == (2, 2)
-    assert f"{job} keeps its ranks: others could go on from nothing" in done.stderr
+    assert f"{job} keeps its ranks: others would have nothing to resume from" in done.stderr
     assert "give the number of ranks: loom resize [JOB] N" in odd.stderr
     assert state_of(job) == "RUNNING"
     assert len(starts()) == 2

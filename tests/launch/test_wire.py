@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.launch.wire import Connection, check
+from torchloom.launch.protocol import TO_KEEPER, decoding
+from torchloom.launch.wire import Connection
 from torchloom.unix import HEADER
 
 
@@ -233,12 +234,9 @@ def test_descriptors_that_no_message_claims_end_the_connection_and_are_closed(pa
 def test_a_receiver_that_does_not_understand_a_message_ends_its_connection(pair: Pair) -> None:
     before = open_fds()
 
-    def refuse(message: Any, fds: list[int]) -> None:
-        check(message, "do", {"start": {"id": int}})
-
-    pair.far.connection._on_message = refuse
+    pair.far.connection._on_message = decoding(TO_KEEPER, lambda *_: None)
     with open(os.devnull) as null:
-        pair.near.connection.send({"do": "start", "id": True}, [null.fileno()] * 3)
+        pair.near.connection.send({"do": "bury", "id": True}, [null.fileno()] * 3)
         pair.turn(lambda: pair.far.ended)
 
     assert open_fds() < before

@@ -1,11 +1,12 @@
 """Ranks as they are at step boundaries, and the store of a generation, without time or network."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchloom.messages.base import VERSION, Head
 from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready
-from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome
+from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome, schedule
 from torchloom.rules.control.events import RankReport
 
 WAIT = 0.25
@@ -142,3 +143,17 @@ def lifts(resume: CommandEntry, other: CommandEntry) -> bool:
 
 def entry_at(entry: CommandEntry, step: int) -> CommandEntry:
     return replace(entry, step=step, acks={}, why="")
+
+
+def upcoming(audit: Iterable[CommandEntry], step: int) -> tuple[CommandEntry, ...]:
+    """Return the knob changes that act after this step, in the order in which they do."""
+    return tuple(e for e in schedule(audit) if e.step is not None and e.step > step)
+
+
+def desired(audit: Iterable[CommandEntry], step: int) -> dict[str, Any]:
+    """Return the knob values in force in a step, as far as commands have set them."""
+    values: dict[str, Any] = {}
+    for entry in schedule(audit):
+        if entry.step is not None and entry.step <= step:
+            values.update(entry.command.payload)
+    return values

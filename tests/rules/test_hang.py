@@ -21,7 +21,7 @@ from torchloom.rules.hang import (
     StackFinding,
     State,
     Suspect,
-    ThreadletHeard,
+    ThreadletState,
     step,
 )
 
@@ -134,7 +134,7 @@ def test_nobody_is_given_up_whose_stack_moved_or_who_is_not_named_twice(
 
 def test_two_looks_that_agree_before_the_limit_give_nobody_up() -> None:
     job = learned()
-    job.tell(ThreadletHeard(1, True))
+    job.tell(ThreadletState(1, True))
     job.tell(Looked(CULPRIT))
 
     assert names(job.stands(1.5)) == ["Suspect", "RequestStacks"]
@@ -218,16 +218,16 @@ def test_an_attached_script_is_only_spoken_about() -> None:
 def test_a_silent_threadlet_makes_a_suspect_and_nothing_else_while_steps_go_on() -> None:
     job = learned()
 
-    assert job.tell(ThreadletHeard(1, True)) == [Suspect(1, "its threadlet is silent"), BOTH]
+    assert job.tell(ThreadletState(1, True)) == [Suspect(1, "its threadlet is silent"), BOTH]
     job.tell(Looked(CULPRIT))
     assert job.trains(2000) == []
     assert job.tell(Looked(CULPRIT)) == []
-    assert job.tell(ThreadletHeard(1, False)) == [Cleared(1)]
+    assert job.tell(ThreadletState(1, False)) == [Cleared(1)]
 
 
 def test_a_silent_rank_that_stands_too_is_given_up_as_a_heartbeat_timeout() -> None:
     job = learned()
-    job.tell(ThreadletHeard(1, True))
+    job.tell(ThreadletState(1, True))
     job.tell(Looked(CULPRIT))
     job.stands(1.5)
     job.stands(9.0)
@@ -266,7 +266,7 @@ def test_one_that_works_past_its_limit_is_looked_at_again_but_not_at_every_repor
 
 def test_a_silent_rank_that_moved_is_looked_at_anew_when_it_stands() -> None:
     job = learned()
-    job.tell(ThreadletHeard(1, True))
+    job.tell(ThreadletState(1, True))
     job.tell(Looked(CULPRIT))
     job.trains(5)
 
@@ -323,7 +323,7 @@ def test_who_is_given_up_was_named_twice_with_one_stack_and_stood_for_its_limit(
         elif what == "trains":
             told, last = job.trains(how[0]), None
         elif what == "heard":
-            told = job.tell(ThreadletHeard(*how))
+            told = job.tell(ThreadletState(*how))
         else:
             found, was_asked = StackFinding(*how), job.state.is_looking
             told = job.tell(Looked(found))

@@ -54,7 +54,7 @@ def of_recording(how: str) -> Mapping[int, RankSamples]:
     }
 
 
-def _look(look: plane.Look) -> StackSample:
+def _look(look: plane.ProcessSample) -> StackSample:
     (main,) = (thread for thread in look.threads if thread.is_main)
     frames = tuple(StackFrame(f.function, f.file, f.line, f.text) for f in main.frames)
     return StackSample(look.at, look.cpu, look.state, look.waits_in, frames)

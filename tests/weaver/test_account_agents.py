@@ -97,7 +97,7 @@ def test_what_it_says_of_the_host_and_its_devices_counts_for_nothing(tmp_path: P
 
             assert [device.uuid for device in weaver.devices.all()] == ["gpu-1"]
             assert [device.state for device in weaver.devices.all()] == ["healthy"]
-            assert agent.name not in weaver.coordinator.turns.queue.nodes
+            assert agent.name not in weaver.coordinator.queue.state.nodes
 
     asyncio.run(scenario())
 

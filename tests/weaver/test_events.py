@@ -58,7 +58,7 @@ def test_a_weaver_has_a_listener_for_every_event(tmp_path: Path) -> None:
             parts = [weaver.losses, weaver.responses, weaver.experiments, weaver.triggers]
             assert owners == parts  # a loss is noted before a response may end its ranks
             vacated = [listener.__self__ for listener in table[JobVacated]]
-            assert vacated == [weaver.coordinator.turns, weaver.live_recovery]
+            assert vacated == [weaver.coordinator.queue, weaver.live_recovery]
 
     asyncio.run(scenario())
 

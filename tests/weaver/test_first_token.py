@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import open_store
-from torchloom.weaver.users import People, TokenFileUnusable, hash_of, introduce, token_file
+from torchloom.weaver.users import TokenFileUnusable, UserRegistry, hash_of, introduce, token_file
 
 from ..harness.fresh_databases import fresh
 
@@ -19,13 +19,13 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> Iterator[People]:
+def people(tmp_path: Path) -> Iterator[UserRegistry]:
     store = open_store(fresh(tmp_path / "plane"))
-    yield People(store.state, Journal(store.state))
+    yield UserRegistry(store.state, Journal(store.state))
     store.close()
 
 
-def test_it_is_made_at_the_first_start_and_kept(tmp_path: Path, people: People) -> None:
+def test_it_is_made_at_the_first_start_and_kept(tmp_path: Path, people: UserRegistry) -> None:
     before = os.umask(0)
     try:
         introduce(people, tmp_path)
@@ -42,7 +42,9 @@ def test_it_is_made_at_the_first_start_and_kept(tmp_path: Path, people: People) 
     assert [path.name for path in (tmp_path / "plane").glob("*admin*")] == ["admin.token"]
 
 
-def test_another_token_in_the_file_replaces_the_one_before(tmp_path: Path, people: People) -> None:
+def test_another_token_in_the_file_replaces_the_one_before(
+    tmp_path: Path, people: UserRegistry
+) -> None:
     introduce(people, tmp_path)
     token_file(tmp_path).unlink()
 
@@ -54,7 +56,7 @@ def test_another_token_in_the_file_replaces_the_one_before(tmp_path: Path, peopl
 
 @pytest.mark.parametrize("text", ["", "hello\n", "loom_short\n", "loom_" + "é" * 50])
 def test_a_file_without_a_token_is_refused_with_the_remedy(
-    tmp_path: Path, people: People, text: str
+    tmp_path: Path, people: UserRegistry, text: str
 ) -> None:
     path = token_file(tmp_path)
     path.touch(0o600)
@@ -70,7 +72,9 @@ def test_a_file_without_a_token_is_refused_with_the_remedy(
     assert people.users() == []
 
 
-def test_a_file_that_others_can_read_or_a_link_is_refused(tmp_path: Path, people: People) -> None:
+def test_a_file_that_others_can_read_or_a_link_is_refused(
+    tmp_path: Path, people: UserRegistry
+) -> None:
     introduce(people, tmp_path)
     path = token_file(tmp_path)
     path.chmod(0o644)
@@ -87,7 +91,7 @@ def test_a_file_that_others_can_read_or_a_link_is_refused(tmp_path: Path, people
 @pytest.mark.process
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 def test_another_user_can_read_neither_the_token_nor_the_database(
-    tmp_path: Path, people: People
+    tmp_path: Path, people: UserRegistry
 ) -> None:
     introduce(people, tmp_path)
     for folder in (tmp_path, *tmp_path.parents):

@@ -24,8 +24,8 @@ from torchloom.weaver.users import (
     KeyUsed,
     LastAdmin,
     LinkRefused,
-    People,
     UserDisabled,
+    UserRegistry,
     is_good,
 )
 
@@ -48,12 +48,12 @@ def clock() -> Clock:
     return Clock()
 
 
-def people_of(store: PlaneStore, clock: Callable[[], float] = lambda: NOW) -> People:
-    return People(store.state, Journal(store.state, clock), clock)
+def people_of(store: PlaneStore, clock: Callable[[], float] = lambda: NOW) -> UserRegistry:
+    return UserRegistry(store.state, Journal(store.state, clock), clock)
 
 
 @pytest.fixture
-def people(store: PlaneStore, clock: Clock) -> People:
+def people(store: PlaneStore, clock: Clock) -> UserRegistry:
     made = people_of(store, clock)
     made.put("admin", "admin", False, "test")
     return made
@@ -64,7 +64,7 @@ def noted(store: PlaneStore) -> list[tuple[str, str, Any]]:
 
 
 def test_a_user_is_made_and_changed_and_each_change_has_its_author(
-    people: People, store: PlaneStore
+    people: UserRegistry, store: PlaneStore
 ) -> None:
     made = people.put("alice", "viewer", None, "admin")
     changed = people.put("alice", "operator", None, "bob")
@@ -81,7 +81,7 @@ def test_a_user_is_made_and_changed_and_each_change_has_its_author(
     ]
 
 
-def test_a_change_that_changes_nothing_is_no_event(people: People, store: PlaneStore) -> None:
+def test_a_change_that_changes_nothing_is_no_event(people: UserRegistry, store: PlaneStore) -> None:
     before = noted(store)
 
     people.put("admin", "admin", False, "test")
@@ -93,7 +93,9 @@ def test_a_change_that_changes_nothing_is_no_event(people: People, store: PlaneS
     "name",
     ["", "Alice", "a b", "a/b", "../x", "a\n", "-a", ".a", "a" * 65, "é", "a\x00", "\ud800"],
 )
-def test_a_name_that_does_not_fit_is_refused_with_what_does(people: People, name: str) -> None:
+def test_a_name_that_does_not_fit_is_refused_with_what_does(
+    people: UserRegistry, name: str
+) -> None:
     with pytest.raises(BadName, match="a name is up to 64 of a-z"):
         people.put(name, "viewer", None, "admin")
 
@@ -102,7 +104,7 @@ def test_a_name_that_does_not_fit_is_refused_with_what_does(people: People, name
 
 @pytest.mark.parametrize("role", [None, "", "root", "Admin", "viewer "])
 def test_a_role_that_is_none_is_refused_with_those_there_are(
-    people: People, role: str | None
+    people: UserRegistry, role: str | None
 ) -> None:
     with pytest.raises(BadRole, match="one of viewer, operator, admin"):
         people.put("alice", role, None, "admin")
@@ -112,11 +114,11 @@ def test_a_role_that_is_none_is_refused_with_those_there_are(
     ("role", "disabled"), [("operator", None), ("viewer", False), (None, True)]
 )
 def test_the_last_admin_can_be_neither_demoted_nor_disabled(
-    people: People, role: str | None, disabled: bool | None
+    people: UserRegistry, role: str | None, disabled: bool | None
 ) -> None:
     people.put("old", "admin", True, "admin")
 
-    with pytest.raises(LastAdmin, match="make somebody else an admin first"):
+    with pytest.raises(LastAdmin, match="make another user an admin first"):
         people.put("admin", role, disabled, "admin")
 
     people.put("bob", "admin", None, "admin")
@@ -144,7 +146,7 @@ def test_of_a_token_only_the_hash_is_kept_and_it_is_shown_once(tmp_path: Path) -
     assert code.encode() not in stored
 
 
-def test_no_event_says_a_secret_or_its_hash(people: People, store: PlaneStore) -> None:
+def test_no_event_says_a_secret_or_its_hash(people: UserRegistry, store: PlaneStore) -> None:
     token, secret = people.add_token("admin", "laptop", "admin")
     link, code = people.add_link("admin", "admin")
     cookie, other, proof = people.use_link(code, "cookie", "browser")
@@ -166,7 +168,7 @@ def test_no_event_says_a_secret_or_its_hash(people: People, store: PlaneStore) -
 
 
 def test_a_revoked_token_stays_revoked_and_is_noted_once(
-    people: People, store: PlaneStore, clock: Clock
+    people: UserRegistry, store: PlaneStore, clock: Clock
 ) -> None:
     token, _ = people.add_token("admin", "", "admin")
     first = people.revoke(token.id, "admin")
@@ -179,7 +181,7 @@ def test_a_revoked_token_stays_revoked_and_is_noted_once(
     assert [kind for kind, _, _ in noted(store)].count("token_revoked") == 1
 
 
-def test_an_unknown_token_or_user_is_refused_with_the_remedy(people: People) -> None:
+def test_an_unknown_token_or_user_is_refused_with_the_remedy(people: UserRegistry) -> None:
     with pytest.raises(NotFound, match="no token 't-none'; `loom tokens` lists them"):
         people.revoke("t-none", "admin")
     for act in (
@@ -191,7 +193,7 @@ def test_an_unknown_token_or_user_is_refused_with_the_remedy(people: People) -> 
             act()
 
 
-def test_a_disabled_user_gets_no_way_in(people: People) -> None:
+def test_a_disabled_user_gets_no_way_in(people: UserRegistry) -> None:
     people.put("alice", "viewer", None, "admin")
     _, code = people.add_link("alice", "admin")
     people.put("alice", None, True, "admin")
@@ -206,7 +208,7 @@ def test_a_disabled_user_gets_no_way_in(people: People) -> None:
 
 
 @pytest.mark.parametrize("label", ["x" * 201, "a\nb", "\x1b[2J"])
-def test_a_label_that_cannot_be_shown_is_refused(people: People, label: str) -> None:
+def test_a_label_that_cannot_be_shown_is_refused(people: UserRegistry, label: str) -> None:
     _, code = people.add_link("admin", "admin")
 
     with pytest.raises(BadLabel):
@@ -218,7 +220,9 @@ def test_a_label_that_cannot_be_shown_is_refused(people: People, label: str) -> 
     people.use_link(code, "cookie", "browser")  # it was not used up
 
 
-def test_a_link_is_good_once_and_says_so_the_second_time(people: People, clock: Clock) -> None:
+def test_a_link_is_good_once_and_says_so_the_second_time(
+    people: UserRegistry, clock: Clock
+) -> None:
     _, code = people.add_link("admin", "admin")
 
     cookie, _, _ = people.use_link(code, "cookie", "browser")
@@ -253,7 +257,7 @@ def test_a_session_has_two_secrets_and_the_hash_of_each_is_stored(tmp_path: Path
     assert not is_good(replace(session, proof=""), NOW)
 
 
-def test_a_link_is_good_for_a_day(people: People, clock: Clock) -> None:
+def test_a_link_is_good_for_a_day(people: UserRegistry, clock: Clock) -> None:
     _, first = people.add_link("admin", "admin")
     _, second = people.add_link("admin", "admin")
 
@@ -267,14 +271,16 @@ def test_a_link_is_good_for_a_day(people: People, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("code", ["nothing", "x" * 5000, "\ud800", "é"])
-def test_a_code_that_is_none_is_refused(people: People, code: str) -> None:
+def test_a_code_that_is_none_is_refused(people: UserRegistry, code: str) -> None:
     with pytest.raises(LinkRefused, match="no such link") as unknown:
         people.use_link(code, "cookie", "")
 
     assert unknown.value.code == "link_unknown"
 
 
-def test_links_long_over_are_forgotten(people: People, store: PlaneStore, clock: Clock) -> None:
+def test_links_long_over_are_forgotten(
+    people: UserRegistry, store: PlaneStore, clock: Clock
+) -> None:
     people.add_link("admin", "admin")
     clock.now += LINK_LIFE + 8 * 86_400
 
@@ -283,7 +289,7 @@ def test_links_long_over_are_forgotten(people: People, store: PlaneStore, clock:
     assert store.state.find(LinkRow) == [link]
 
 
-def test_the_same_key_makes_one_token_and_one_link(people: People) -> None:
+def test_the_same_key_makes_one_token_and_one_link(people: UserRegistry) -> None:
     token, _ = people.add_token("admin", "", "admin", key="k")
     people.add_link("admin", "admin", key="k")
 

@@ -67,7 +67,7 @@ class MemoryBus(BaseBus):
         return bool(matching)
 
     async def _subscribed(self, mailbox: Mailbox) -> None:
-        pass  # an exchange looks through all mailboxes
+        pass  # an exchange checks all mailboxes
 
     def _unsubscribed(self, mailbox: Mailbox) -> None:
         pass

@@ -179,7 +179,7 @@ def _world(asked: LaunchCommand) -> World:
     if meeting_of(asked, world) is not None:
         return world
     if world.flavour == "plain" and any(map(has, ("squeue", "qselect", "bjobs"))):
-        from torchloom.launch.environments.running_jobs import JobsElsewhere
+        from torchloom.launch.environments.other_jobs import JobsElsewhere
         from torchloom.launch.host.sockets import socket_path
 
         memory = socket_path("jobs-elsewhere.json")

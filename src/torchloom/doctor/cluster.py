@@ -12,7 +12,7 @@ from torchloom.doctor.findings import CheckFinding, HostPlace, note, ok, problem
 from torchloom.errors import UserError
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.environments.launchers import NOTE
-from torchloom.launch.environments.running_jobs import JobsElsewhere
+from torchloom.launch.environments.other_jobs import JobsElsewhere
 from torchloom.launch.hosts.host_lists import read_hosts
 from torchloom.settings import LOOPBACK
 

@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torchloom.launch.host import sockets
 from torchloom.specs.dataclass import dataclass
@@ -113,6 +113,12 @@ def is_proof(given: object, token: str, who: str, challenge: str) -> bool:
 WireMessage = Mapping[str, Any]
 
 
+class Encodable(Protocol):
+    """A message that becomes a JSON object."""
+
+    def to_wire(self) -> WireMessage: ...
+
+
 class BadFrame(Exception):
     """What came is no message, or none that its receiver understands: the connection ends."""
 
@@ -157,11 +163,12 @@ class Connection:
         """Bytes that wait for the other end to read."""
         return self._waiting
 
-    def send(self, message: WireMessage, fds: Sequence[int] = ()) -> None:
+    def send(self, message: Encodable | WireMessage, fds: Sequence[int] = ()) -> None:
         """Send a message as soon as the other end takes it; after its end, drop it."""
         if not self._open:
             return
-        text = json.dumps(message).encode()
+        data = message if isinstance(message, Mapping) else message.to_wire()
+        text = json.dumps(data).encode()
         frame = HEADER.pack(len(text), len(fds)) + text
         self._unsent.append((frame, [os.dup(fd) for fd in fds]))
         self._waiting += len(frame)
@@ -288,17 +295,3 @@ def _read(text: bytes) -> WireMessage:
     if not isinstance(message, dict):
         raise BadFrame
     return message
-
-
-def check(message: WireMessage, word: str, shapes: Mapping[str, Mapping[str, type]]) -> None:
-    """Raise BadFrame unless a message has all fields of its kind, which is named in `word`.
-
-    A kind that is not in the table is for its receiver to ignore.
-    """
-    kind = message.get(word)
-    if not isinstance(kind, str):
-        raise BadFrame
-    for name, wanted in shapes.get(kind, {}).items():
-        value = message.get(name)
-        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            raise BadFrame

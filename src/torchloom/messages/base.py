@@ -1,17 +1,17 @@
-"""What every message begins with: of whom it speaks, in which life and membership."""
+"""What every message begins with: the rank it is about, its incarnation and its generation."""
 
 from typing import Any, TypeAlias
 
 import msgspec
 
 VERSION = 1
-NO_RANK = -1  # an agent or a launch process speaks for itself
+NO_RANK = -1  # of an agent or a launch process
 
 Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who speaks, or who is spoken to: one life of one rank, in one membership of its job."""
+    """The sender, or the receiver: one incarnation of a rank, in one generation of its job."""
 
     version: int
     job: str
@@ -28,5 +28,5 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
 
 
 def tag_of(message: Message) -> str:
-    """Return the string that names a message's kind on the wire, whatever its class is called."""
+    """Return the string that names a message's kind on the wire; class names may differ."""
     return str(message.__struct_config__.tag)

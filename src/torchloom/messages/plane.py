@@ -1,7 +1,7 @@
-"""What ranks, agents and the weaver say to each other: one frozen class a message.
+"""The messages between ranks, agents and the weaver: one frozen class each.
 
-They travel as msgpack arrays with the tag first. A newer torchloom may append fields: older
-ones ignore them. Every message has a `Head`, which says of whom it speaks and fences old lives out.
+They travel as msgpack arrays with the tag first. A newer torchloom may append fields, which older
+ones ignore. Every message has a `Head`, which names its rank and fences old incarnations out.
 """
 
 from typing import Literal, TypeAlias
@@ -19,7 +19,7 @@ from torchloom.messages.membership import ToLaunch, ToMember
 Boundary: TypeAlias = Literal["none", "attached", "api"]
 Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint", "digest"]
 
-# What a rank's threadlet tells its agent.
+# From a rank's threadlet to its agent.
 
 
 class Knob(msgspec.Struct, frozen=True, array_like=True):
@@ -34,7 +34,7 @@ class Knob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Register(Message, frozen=True, tag="Register"):
-    """A rank is there; said again, word for word, whenever somebody may have forgotten."""
+    """A rank is running; sent again unchanged whenever a receiver may have lost it."""
 
     role: str
     local_rank: int
@@ -45,10 +45,10 @@ class Register(Message, frozen=True, tag="Register"):
     devices: tuple[str, ...]
     boundary: Boundary
     knobs: tuple[Knob, ...] = ()
-    world_size: int = 0  # ranks of its group; 0 when it cannot tell
+    world_size: int = 0  # ranks of its group; 0 when it does not know
     page: str = ""  # where its agent reads its progress
     hang: dict[str, Value] = {}  # what its job wants when it hangs: "limit", "action"
-    life: int = 1  # the how manieth process of its rank in this attempt it is
+    life: int = 1  # its number among the processes of its rank in this attempt, from 1
     attempt: int = 0
 
 
@@ -69,7 +69,7 @@ class Event(Message, frozen=True, tag="Event"):
 
 
 class Ready(Message, frozen=True, tag="Ready"):
-    """The rank is in `step` and will not begin step + 1 + `ahead` without the outcome."""
+    """The rank is in `step` and will not begin step + 1 + `ahead` without an outcome."""
 
     command: str
     step: int
@@ -81,7 +81,7 @@ class RankRefusal(Message, frozen=True, tag="Refused"):
 
     command: str
     why: str
-    is_late: bool = False  # it was decided, and came to nothing here
+    is_late: bool = False  # it was decided, and failed here
 
 
 class Decided(Message, frozen=True, tag="Decided"):
@@ -101,16 +101,16 @@ class Applied(Message, frozen=True, tag="Applied"):
 
 
 class Goodbye(Message, frozen=True, tag="Goodbye"):
-    """The rank's program has come to its end; its exit is the keeper's to tell."""
+    """The rank's program has ended; its keeper reports the exit."""
 
     step: int
 
 
-# What a rank is told.
+# To a rank.
 
 
 class Planned(msgspec.Struct, frozen=True, array_like=True):
-    """A change of knobs that was decided before the rank was there, with the step it acts before.
+    """A change of knobs that was decided before the rank started, with the step it acts before.
 
     One that an earlier generation has `done` is done again, unless another came before it here.
     """
@@ -122,7 +122,7 @@ class Planned(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Welcome(Message, frozen=True, tag="Welcome"):
-    """The weaver knows the rank; these are the changes of its job's knobs, in their order."""
+    """The weaver has registered the rank; these are the changes of its job's knobs, in order."""
 
     epoch: int
     changes: tuple[Planned, ...] = ()
@@ -135,11 +135,11 @@ class Prepare(Message, frozen=True, tag="Prepare"):
     kind: Kind
     payload: dict[str, Value] = {}
     at: int | None = None
-    epoch: int = 0  # of the weaver who says it; agents pass nothing on that an old one says
+    epoch: int = 0  # of the weaver that sends it; agents drop what an older weaver sends
 
 
 class Write(Message, frozen=True, tag="Write"):
-    """Put the outcome into the generation's store, unless another was first, and say which won."""
+    """Put the outcome into the generation's store unless one is there, and report which won."""
 
     command: str
     effective: int
@@ -156,16 +156,16 @@ class Outcome(Message, frozen=True, tag="Outcome"):
 
 
 class Kept(Message, frozen=True, tag="Kept"):
-    """The agent has this life's first `upto` records on its disk; all but Register are records.
+    """The agent has this incarnation's first `upto` records on its disk; Register is no record.
 
-    It comes after each Register and now and then. Who waits for it before sending, forgets what it
-    covers and sends the rest again on a new connection loses nothing when the agent is killed.
+    It follows each Register, and is sent now and then. A rank drops what it covers and sends the
+    rest again on a new connection, so that nothing is lost when the agent is killed.
     """
 
     upto: int
 
 
-# What an agent and the weaver tell each other beside.
+# Between an agent and the weaver.
 
 
 class Device(msgspec.Struct, frozen=True, array_like=True):
@@ -178,25 +178,25 @@ class Device(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag="Hello"):
-    """An agent is there, with its node's devices and the ranks it knows."""
+    """An agent registers, with its node's devices and the ranks it knows."""
 
     agent: str
     host: str
     boot: str
     pid: int
-    epoch: int  # the highest it has obeyed
+    epoch: int  # the highest it has accepted
     devices: tuple[Device, ...] = ()
     ranks: tuple[Register, ...] = ()
-    cpus: int = 0  # what the node has for jobs of the queue; an agent of one job has nothing
+    cpus: int = 0  # what the node has for jobs of the queue; 0 for an agent of one job
     memory_mb: int = 0
 
 
 class Greeting(Message, frozen=True, tag="Greeting"):
-    """The weaver takes an agent in."""
+    """The weaver has registered an agent."""
 
     agent: str
     epoch: int
-    window: int = 64  # batches that may be under way without an answer
+    window: int = 64  # batches that may be unanswered
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -210,7 +210,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Heartbeat(Message, frozen=True, tag="Beat"):
-    """An agent lives, and so far are its ranks."""
+    """An agent is running; `progress` is how far its ranks are."""
 
     agent: str
     sent: float
@@ -218,21 +218,21 @@ class Heartbeat(Message, frozen=True, tag="Beat"):
 
 
 class Batch(Message, frozen=True, tag="Batch"):
-    """Records of one life of one rank, numbered from `first` on without a gap.
+    """Records of one incarnation of a rank, numbered from `first` on without a gap.
 
-    It counts only if the record numbered `follows` is in the database: a batch that was to come
-    before it is lost otherwise, and all will be sent again. Numbers that are there are no news.
+    It counts only if the record numbered `follows` is in the database: otherwise an earlier batch
+    is lost, and all will be sent again. Records that are in the database already are ignored.
     """
 
     agent: str
     first: int
     records: tuple[bytes, ...]
-    dropped: int = 0  # metric points that a full spool let go between `follows` and `first`
-    follows: int = 0  # 0: whatever is not there by now will not come
+    dropped: int = 0  # metric points that a full spool dropped between `follows` and `first`
+    follows: int = 0  # 0: earlier records that are missing will not come
 
 
 class Stored(Message, frozen=True, tag="Stored"):
-    """All records of that life up to this number are in the database."""
+    """All records of that incarnation up to this number are in the database."""
 
     epoch: int
     upto: int
@@ -247,7 +247,7 @@ class Kill(Message, frozen=True, tag="Kill"):
 
 
 class DeviceEvent(Message, frozen=True, tag="DeviceEvent"):
-    """Somebody who watches hardware says that a device failed, is well again, or is to be left."""
+    """A monitor of hardware reports that a device failed, is healthy, or is to be drained."""
 
     device: str
     state: Literal["failed", "healthy", "draining"]
@@ -255,7 +255,7 @@ class DeviceEvent(Message, frozen=True, tag="DeviceEvent"):
     reason: str = ""
 
 
-# What processes are about, for whoever wants to know why nothing goes on.
+# Stacks, to find out why a job makes no progress.
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -275,24 +275,24 @@ class Thread(msgspec.Struct, frozen=True, array_like=True):
     frames: tuple[Frame, ...] = ()
 
 
-class Look(msgspec.Struct, frozen=True, array_like=True):
-    """What was seen of a process at one moment."""
+class ProcessSample(msgspec.Struct, frozen=True, array_like=True):
+    """A sample of a process at one moment."""
 
     at: float  # of the agent's monotonic clock
-    cpu: float  # seconds that the process has computed so far
-    state: str  # the kernel's letter; empty for one that is gone
-    waits_in: str = ""  # the kernel's function, where it tells
-    source: str = ""  # who told the threads: "py-spy", "threadlet" or nobody
+    cpu: float  # CPU seconds of the process so far
+    state: str  # the kernel's letter; empty for one that has ended
+    waits_in: str = ""  # the kernel's function, where it is known
+    source: str = ""  # where the threads are from: "py-spy", "threadlet" or empty
     threads: tuple[Thread, ...] = ()
-    note: str = ""  # why it was not seen better
-    step: int = -1  # of its page, like the rest; -1 where there is none to read
+    note: str = ""  # why the sample is incomplete
+    step: int = -1  # of its page, like the rest; -1 without a page
     phase: int = -1
     still: float = 0.0  # seconds since the page last changed
     lasted: float = 0.0  # seconds that its last step took
 
 
 class TakeStacks(Message, frozen=True, tag="TakeStacks"):
-    """Look twice at these lives, a moment apart, and say what was seen of each."""
+    """Take two samples of each of these incarnations, a moment apart, and report them."""
 
     epoch: int
     request: str
@@ -300,34 +300,34 @@ class TakeStacks(Message, frozen=True, tag="TakeStacks"):
 
 
 class Stacks(Message, frozen=True, tag="Stacks"):
-    """What an agent saw of one of its ranks."""
+    """The samples that an agent took of one of its ranks."""
 
     agent: str
     request: str
-    looks: tuple[Look, ...] = ()
-    is_silent: bool = False  # its threadlet was asked too, and did not answer
+    looks: tuple[ProcessSample, ...] = ()
+    is_silent: bool = False  # its threadlet was requested too, and did not reply
 
 
 class ShowStacks(Message, frozen=True, tag="ShowStacks"):
-    """A rank's threadlet is to say what the threads of its process do."""
+    """A rank's threadlet is to report the stacks of its process."""
 
     request: str
 
 
 class OwnStacks(Message, frozen=True, tag="OwnStacks"):
-    """A threadlet's answer to that. It is no record: nobody keeps or counts it."""
+    """A threadlet's reply to that. It is no record: it is neither kept nor counted."""
 
     request: str
     threads: tuple[Thread, ...] = ()
 
 
-# What is saved: the weaver decides, an agent that sees the store does it.
+# Checkpoints: the weaver decides, an agent that can reach the storage does it.
 
 
 class Commit(Message, frozen=True, tag="Commit"):
     """Make a draft the checkpoint of its step: all of its shards are written.
 
-    It is said again until it is answered; `manifest` is the text to be committed, zlib-compressed.
+    It is sent again until it is answered; `manifest` is the text to be committed, zlib-compressed.
     With `clears` nothing that older generations have written is to be committed any more.
     """
 
@@ -341,7 +341,7 @@ class Commit(Message, frozen=True, tag="Commit"):
 
 
 class Committed(Message, frozen=True, tag="Committed"):
-    """What became of that: where it is, or a code of the error and its words."""
+    """The result of a Commit: where the checkpoint is, or an error's code and text."""
 
     agent: str
     step: int
@@ -353,7 +353,7 @@ class Committed(Message, frozen=True, tag="Committed"):
 
 
 class Remove(Message, frozen=True, tag="Remove"):
-    """Delete the checkpoint of a step, if it is still this one; said again until it is answered."""
+    """Delete the checkpoint of a step, if it is still this one; sent again until it is answered."""
 
     epoch: int
     root: str
@@ -363,7 +363,7 @@ class Remove(Message, frozen=True, tag="Remove"):
 
 
 class Removed(Message, frozen=True, tag="Removed"):
-    """It is gone, or why not."""
+    """The result of a Remove: empty, or an error's code and text."""
 
     agent: str
     step: int

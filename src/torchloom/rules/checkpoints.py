@@ -1,7 +1,7 @@
-"""Decide what becomes of the shards that ranks write: when they are a checkpoint, and when not.
+"""Decide when the shards that ranks write are a checkpoint, and which checkpoints are kept.
 
-A shard is a rank's word that its bytes are durable in a draft. Whatever a rank says is checked here
-before anything is made of it; what does not fit is nothing.
+A shard is a rank's report that its bytes are durable in a draft. What a rank reports is validated
+here before it is used.
 """
 
 import math
@@ -17,7 +17,7 @@ _MOST = 1 << 62  # beyond it a number is no count
 _LARGEST = 1 << 53  # bytes of a shard; beyond it readers of JSON round
 _RANKS = 1 << 20
 _ENTRIES = 256  # of metrics, and of versions
-_LONGEST = 256  # letters of a word
+_LONGEST = 256  # letters of a text
 _HASH = re.compile("blake3:[0-9a-f]{64}")
 
 
@@ -43,7 +43,7 @@ class KeepRules:
 
 
 def keep_rules_of(facts: Mapping[str, Any]) -> KeepRules:
-    """Return what a rank said of its job's wishes; what cannot be meant keeps more, not less."""
+    """Return what a job keeps, as a rank reported it; an invalid value keeps more, not less."""
     mode = facts.get("mode")
     best = facts.get("best")
     return KeepRules(
@@ -55,22 +55,22 @@ def keep_rules_of(facts: Mapping[str, Any]) -> KeepRules:
 
 
 def excess(
-    saved: Iterable[KeptCheckpoint], wishes: KeepRules, held: Collection[int] = frozenset()
+    saved: Iterable[KeptCheckpoint], rules: KeepRules, held: Collection[int] = frozenset()
 ) -> tuple[int, ...]:
-    """Return the steps that may go, oldest first; `held` are those that somebody needs."""
+    """Return the steps that may be removed, oldest first; `held` are still needed."""
     by_step = {each.step: each for each in saved}
     steps = sorted(by_step)
-    if wishes.last is None or not steps:
+    if rules.last is None or not steps:
         return ()
-    kept = {steps[-1], *steps[max(0, len(steps) - wishes.last) :], *held}
-    if wishes.every is not None:
-        kept |= {step for step in steps if step % wishes.every == 0}
-    kept |= _best(by_step.values(), wishes)
+    kept = {steps[-1], *steps[max(0, len(steps) - rules.last) :], *held}
+    if rules.every is not None:
+        kept |= {step for step in steps if step % rules.every == 0}
+    kept |= _best(by_step.values(), rules)
     return tuple(step for step in steps if step not in kept)
 
 
 def sound(steps: Iterable[int], bad: int | None, tainted: Collection[int]) -> frozenset[int]:
-    """Return what stays as the way back while a loss is not finite: the newest from before it.
+    """Return the checkpoints to return to while a loss is not finite: the newest before it.
 
     `bad` is the first step whose loss was not finite. What was saved before that very step may
     hold what made it so, then the one before stays, too. `tainted` was saved with such a loss.
@@ -81,12 +81,12 @@ def sound(steps: Iterable[int], bad: int | None, tainted: Collection[int]) -> fr
     return frozenset(fine[-2:] if fine and fine[-1] == bad else fine[-1:])
 
 
-def _best(saved: Iterable[KeptCheckpoint], wishes: KeepRules) -> set[int]:
+def _best(saved: Iterable[KeptCheckpoint], rules: KeepRules) -> set[int]:
     """Return the step of the best one, of several the newest; what has no number is not best."""
-    if not wishes.best:
+    if not rules.best:
         return set()
-    sign = 1.0 if wishes.mode == "max" else -1.0
-    scores = [(each.metrics.get(wishes.best), each.step) for each in saved]
+    sign = 1.0 if rules.mode == "max" else -1.0
+    scores = [(each.metrics.get(rules.best), each.step) for each in saved]
     known = [
         (sign * value, step) for value, step in scores if value is not None and math.isfinite(value)
     ]
@@ -104,14 +104,14 @@ class CheckpointPhase(StrEnum):
     COMMITTING = "committing"  # all are there, and it is decided
     COMMITTED = "committed"
     FAILED = "failed"
-    REMOVING = "removing"  # it is decided that it goes
+    REMOVING = "removing"  # its removal is decided
     REMOVED = "removed"
     DAMAGED = "damaged"  # a rank could not read what was committed
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenShard:
-    """One rank's part of one draft, and what the rank says of the whole."""
+    """One rank's part of one draft, and what the rank reports of the whole."""
 
     step: int
     generation: int
@@ -130,7 +130,7 @@ class WrittenShard:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What is there of a draft; the facts of its lowest rank speak for all.
+    """What there is of a draft; the facts of its lowest rank hold for all.
 
     Ranks are texts, as JSON wants its keys. A rank that failed may still write.
     """
@@ -142,7 +142,7 @@ class Collected:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, shard: WrittenShard) -> "Collected | None":
-        """Return this with another shard; nothing for one that belongs to another number of ranks.
+        """Return this with another shard; None for one of another number of ranks.
 
         The same shard again changes nothing.
         """
@@ -161,14 +161,14 @@ class Collected:
         )
 
     def fail(self, rank: int, why: str) -> "Collected":
-        """Return this without the hope of one rank's shard; one that is there stays."""
+        """Return this with a rank marked as failed; a shard that is there stays."""
         if str(rank) in self.parts:
             return self
         return replace(self, failed={**self.failed, str(rank): why[:_LONGEST]})
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether every rank has written its part."""
+        """Return whether every rank has written its part."""
         return self.world_size > 0 and len(self.parts) == self.world_size
 
     @property
@@ -178,7 +178,7 @@ class Collected:
 
     @property
     def why(self) -> str:
-        """Return why it cannot become whole; nothing while it can."""
+        """Return why it cannot become whole; empty while it can."""
         return next((f"rank {rank}: {why}" for rank, why in sorted(self.failed.items())), "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,19 +194,21 @@ class Collected:
         return cls(**{**row, "parts": parts})
 
 
-def shard_of(said: Mapping[str, Any], rank: int, generation: int) -> WrittenShard | None:
-    """Return the shard that a rank of a generation tells of; nothing where that is none of its."""
-    step, attempt = _count(said.get("step")), _count(said.get("attempt"))
-    world_size, size = _count(said.get("world_size")), _count(said.get("size"))
+def shard_of(facts: Mapping[str, Any], rank: int, generation: int) -> WrittenShard | None:
+    """Return the shard that a rank of a generation reports; None where that is not its own."""
+    step, attempt = _count(facts.get("step")), _count(facts.get("attempt"))
+    world_size, size = _count(facts.get("world_size")), _count(facts.get("size"))
     if step is None or attempt is None or world_size is None or size is None or size > _LARGEST:
         return None
-    whose = (said.get("rank"), said.get("generation"), said.get("name"))
+    whose = (facts.get("rank"), facts.get("generation"), facts.get("name"))
     if whose != (rank, generation, f"worker_{rank}.pt") or not 0 <= rank < world_size <= _RANKS:
         return None
-    content = said.get("hash")
+    content = facts.get("hash")
     if not isinstance(content, str) or not _HASH.fullmatch(content):
         return None
-    return WrittenShard(step, generation, attempt, rank, world_size, size, content, _facts_of(said))
+    return WrittenShard(
+        step, generation, attempt, rank, world_size, size, content, _facts_of(facts)
+    )
 
 
 def knob_position(entries: Iterable[CommandEntry], step: int) -> int:
@@ -224,28 +226,28 @@ def knob_position(entries: Iterable[CommandEntry], step: int) -> int:
 
 
 def is_due(every: Any, times: Iterable[float], now: float) -> bool:
-    """Tell whether a checkpoint is due that is wanted every so many seconds.
+    """Return whether a checkpoint is due that is wanted every so many seconds.
 
     `times` are when one was begun or asked for. One that is further ahead than the interval was
-    noted before the clock was set back, and says nothing about how long ago that was.
+    noted before the clock was set back, and is no evidence of how long ago that was.
     """
     is_number = type(every) in (int, float)
     return is_number and every > 0 and not any(abs(now - at) < every for at in times)
 
 
-def _facts_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of what a rank says beside what a manifest can hold."""
-    words = {name: _word(said.get(name)) for name in ("strategy", "backend", "trigger")}
-    flags = {name: said.get(name) is True for name in ("optimizer_state", "rng_state")}
+def _facts_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a manifest can hold of a rank's other facts."""
+    texts = {name: _text(facts.get(name)) for name in ("strategy", "backend", "trigger")}
+    flags = {name: facts.get(name) is True for name in ("optimizer_state", "rng_state")}
     return {
-        **words,
+        **texts,
         **flags,
-        "epoch": _count(said.get("epoch")) or 0,
-        "not_finite": said.get("not_finite") is True,  # a loss, when this was saved
-        "versions": {_word(name): _word(text) for name, text in _items(said.get("versions"))},
+        "epoch": _count(facts.get("epoch")) or 0,
+        "not_finite": facts.get("not_finite") is True,  # a loss, when this was saved
+        "versions": {_text(name): _text(text) for name, text in _items(facts.get("versions"))},
         "metrics": {
-            _word(name): float(value)
-            for name, value in _items(said.get("metrics"))
+            _text(name): float(value)
+            for name, value in _items(facts.get("metrics"))
             if type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
         },
     }
@@ -255,7 +257,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items())[:_ENTRIES] if isinstance(value, dict) else []
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     text = "" if value is None else str(value)
     return "".join(letter for letter in text[:_LONGEST] if letter.isprintable())
 

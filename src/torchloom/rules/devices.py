@@ -1,8 +1,8 @@
-"""Know which processes stand on which device, and so whom a device's failure concerns.
+"""Which processes use which device, and so which ones a device's failure concerns.
 
 Many to many: a process may span devices, a device may serve several processes. A map is a value:
 each change gives a new one with the next version, and what changes nothing gives the same one. A
-change copies the map, so whoever hears from many agents at once registers all of them in one.
+change copies the map, so reports of many agents are registered together, in one change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -97,7 +97,7 @@ class DeviceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """The state of a device, and who says so."""
+    """The state of a device, and the reason for it."""
 
     state: DeviceState = DeviceState.HEALTHY
     reason: str = ""
@@ -122,12 +122,12 @@ class DRMap:
         """Return the devices of every process."""
         return {name: process.devices for name, process in self.processes.items()}
 
-    # What it answers.
+    # Queries.
 
     def processes_on(self, *devices: str) -> frozenset[RankId]:
-        """Return the processes that use any of these devices; nobody uses an unknown one."""
-        nobody: frozenset[RankId] = frozenset()
-        return nobody.union(*(self.device_to_pid.get(device, nobody) for device in devices))
+        """Return the processes that use any of these devices; none for an unknown one."""
+        none: frozenset[RankId] = frozenset()
+        return none.union(*(self.device_to_pid.get(device, none) for device in devices))
 
     def processes_at(self, node: str) -> frozenset[RankId]:
         """Return the processes of a node."""
@@ -152,7 +152,7 @@ class DRMap:
     def health_of(self, device: str) -> DeviceHealth:
         return self.health.get(device, HEALTHY)
 
-    # How it changes.
+    # Changes.
 
     def register(self, *processes: MappedRank) -> "DRMap":
         """Add processes, and devices to those that are there; once or twice is the same."""
@@ -168,7 +168,7 @@ class DRMap:
         return self._with(new) if new else self
 
     def unregister(self, *processes: RankId) -> "DRMap":
-        """Forget processes; a device that nobody uses is forgotten with them."""
+        """Remove processes, and with them devices that are no longer used."""
         gone = {name: None for name in processes if name in self.processes}
         return self._with(gone) if gone else self
 
@@ -244,7 +244,7 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What an error says of the device."""
+    """What an error means for the device."""
 
     blame: Blame
     words: str

@@ -60,7 +60,7 @@ def better(known: Known, name: str, rank: int, step: int, generation: int) -> di
 
 
 def words(known: Known) -> str:
-    """Return what is wrong, as people say it; nothing when all is well."""
+    """Return what is wrong, for people; empty when nothing is."""
     return "; ".join(
         f"{name} is {_SHOWN.get(one['value'], one['value'])} since step {one['step']}"
         f" (rank {one['rank']} first)"

@@ -1,8 +1,8 @@
-"""Decide from a rank's progress that it hangs: look closely early, act late, and on proof only.
+"""Decide from a rank's progress that it hangs: take stacks early, act late, and on proof only.
 
-Progress is a word that the training thread moves and the agent reads; its age is measured by that
-agent's clock, so no pause of anybody else makes it look older. A rank whose word never moved has no
-boundary that we know of: nothing is ever concluded about it. Only the keeper says that one is dead.
+Progress is a counter that the training thread advances and the agent reads. Its age is measured by
+that agent's clock, so no pause of another process makes it look older. A rank whose counter never
+advanced has no known boundary: nothing is concluded about it. Only the keeper reports a death.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ PHASES = 64  # names of phases that a job may have; more are not learned
 
 @dataclass(frozen=True, slots=True)
 class HangLimits:
-    """When to look closely, and when to act."""
+    """When to take stacks, and when to act."""
 
     suspect_steps: float = 3.0
     suspect_floor: float = 1.0
@@ -25,7 +25,7 @@ class HangLimits:
     unlearned: float = 60.0  # until the phase was seen to end once
     least: float = 10.0  # no learned limit is shorter
     fixed: float | None = None  # what the job wants instead of all that
-    kills: bool = True  # attached scripts: whoever runs them is only told
+    kills: bool = True  # for attached scripts the user is only notified
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RankProgress:
 
     step: int | None
     phase: str = "step"
-    age: float = 0.0  # since the word last moved
+    age: float = 0.0  # since it last advanced
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class WatchedRank:
     at: float = 0.0  # of its agent's clock
     times: tuple[float, ...] = ()
     is_suspect: bool = False
-    is_silent: bool = False  # its threadlet says nothing
+    is_silent: bool = False  # its threadlet sends nothing
 
 
 @dataclass(frozen=True, slots=True)
 class StackFinding:
-    """What the stacks say: who holds the others up, and a fingerprint of where it stands."""
+    """What the stacks show: which rank blocks the others, and a fingerprint of its stack."""
 
     culprit: int | None
     stack: str
@@ -68,11 +68,11 @@ class State:
     longest: Mapping[str, float] = field(default_factory=dict)  # by phase
     finding: StackFinding | None = None
     is_looking: bool = False  # stacks are being taken
-    look_at: float = 0.0  # the age at which a culprit is worth another look
+    look_at: float = 0.0  # the age at which stacks of a culprit are taken again
     given_up: frozenset[int] = frozenset()
 
     def suspect_after(self, rank: int) -> float:
-        """Return how long a rank may stand still before it is looked at."""
+        """Return how long a rank may stand still before its stack is taken."""
         times = self.ranks[rank].times
         return max(self.limits.suspect_steps * median(times or (0.0,)), self.limits.suspect_floor)
 
@@ -98,7 +98,7 @@ class RankStarted:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """The keeper says that a rank's process has ended."""
+    """The keeper reports that a rank's process has ended."""
 
     rank: int
 
@@ -112,8 +112,8 @@ class ProgressReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadletHeard:
-    """Whether a rank's threadlet speaks; if it does not, its process may still train."""
+class ThreadletState:
+    """Whether a rank's threadlet sends; if it does not, its process may still train."""
 
     rank: int
     is_silent: bool
@@ -121,12 +121,12 @@ class ThreadletHeard:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The stacks that were asked for, judged."""
+    """The verdict on the stacks that were requested."""
 
     finding: StackFinding
 
 
-Event = RankStarted | RankEnded | ProgressReport | ThreadletHeard | Looked
+Event = RankStarted | RankEnded | ProgressReport | ThreadletState | Looked
 
 
 # What to do about it.
@@ -134,7 +134,7 @@ Event = RankStarted | RankEnded | ProgressReport | ThreadletHeard | Looked
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Mark a rank and touch nothing."""
+    """Mark a rank as suspect; nothing is done to it."""
 
     rank: int
     why: str
@@ -156,7 +156,7 @@ class RequestStacks:
 
 @dataclass(frozen=True, slots=True)
 class EndHungRank:
-    """End this rank: it stands where it stood, and holds the others up."""
+    """End this rank: it has not moved, and blocks the others."""
 
     rank: int
     reason: str
@@ -164,7 +164,7 @@ class EndHungRank:
 
 @dataclass(frozen=True, slots=True)
 class NotifyHang:
-    """Tell people what would have been done."""
+    """Notify people of what would have been done."""
 
     rank: int
     reason: str
@@ -175,7 +175,7 @@ Next = tuple[State, tuple[Effect, ...]]
 
 
 def step(state: State, event: Event) -> Next:
-    """Take in one event; return the new state and what to do, in order."""
+    """Handle one event; return the new state and what to do, in order."""
     match event:
         case RankStarted():
             return _fresh(
@@ -186,15 +186,15 @@ def step(state: State, event: Event) -> Next:
             return _fresh(replace(state, ranks=left), event.rank)
         case ProgressReport():
             return _report(state, event)
-        case ThreadletHeard() if event.rank in state.ranks:
-            return _heard(state, event)
+        case ThreadletState() if event.rank in state.ranks:
+            return _threadlet_changed(state, event)
         case Looked():
             return _looked(state, event.finding)
     return state, ()
 
 
 def _fresh(state: State, rank: int) -> Next:
-    """Forget what was found out: a member's life began or ended, and the others will notice."""
+    """Drop the finding: a process began or ended, and that affects the others."""
     given_up = state.given_up - {rank}
     state = replace(state, finding=None, is_looking=False, look_at=0.0, given_up=given_up)
     return state, ()
@@ -237,7 +237,7 @@ def _after(old: WatchedRank, seen: RankProgress, now: float, has_moved: bool) ->
     return WatchedRank(seen.step, seen.phase, seen.age, now, times, is_suspect, old.is_silent)
 
 
-def _heard(state: State, event: ThreadletHeard) -> Next:
+def _threadlet_changed(state: State, event: ThreadletState) -> Next:
     """A silent threadlet makes its rank suspect, and no more than that."""
     was = state.ranks[event.rank]
     if was.is_silent == event.is_silent:
@@ -253,7 +253,7 @@ def _heard(state: State, event: ThreadletHeard) -> Next:
 
 
 def _judge(state: State, reported: Mapping[int, RankProgress]) -> Next:
-    """See who stands still for longer than it should, and who for longer than it may."""
+    """Find ranks that stand still for longer than usual, or than they may."""
     effects: tuple[Effect, ...] = ()
     for rank in sorted(reported):
         seen, limit = state.ranks[rank], state.suspect_after(rank)
@@ -274,9 +274,9 @@ def _stands(state: State, rank: int) -> bool:
 
 
 def _is_due(state: State) -> bool:
-    """Tell whether whoever was found to hold the others up has used up its time.
+    """Return whether the rank that was found to block the others has used up its time.
 
-    Where nobody was, all are asked: who worked when the stacks were taken may stand by now.
+    Without such a rank all are checked: one that worked when stacks were taken may stand by now.
     """
     if state.finding is None:
         return False
@@ -296,7 +296,7 @@ def _look(state: State, effects: tuple[Effect, ...]) -> Next:
 
 
 def _look_at(state: State, culprit: int | None) -> float:
-    """Return the age from which on another look is worth its while."""
+    """Return the age from which on stacks are taken again."""
     if culprit is not None:
         return state.ranks[culprit].age + state.suspect_after(culprit)
     standing = [rank for rank in state.ranks if _stands(state, rank)]
@@ -306,7 +306,7 @@ def _look_at(state: State, culprit: int | None) -> float:
 def _looked(state: State, finding: StackFinding) -> Next:
     """Compare with what was found before: only one that has not moved since is given up."""
     if not state.is_looking:
-        return state, ()  # asked for before a rank came or went
+        return state, ()  # requested before a rank started or ended
     same = state.finding is not None and finding.culprit == state.finding.culprit
     has_stood = same and state.finding is not None and finding.stack == state.finding.stack
     is_due = _is_due(state)

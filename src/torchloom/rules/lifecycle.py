@@ -1,19 +1,19 @@
-"""Say which states a job may go through, and why it did: anything else is a bug of ours."""
+"""The states of a job, the transitions between them, and their reasons."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchloom.specs.states import JobState
 
-_GOING_ON = (JobState.QUEUED, JobState.FAILED, JobState.CANCELLED)
+_FROM_ANY = (JobState.QUEUED, JobState.FAILED, JobState.CANCELLED)
 
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.RUNNING, JobState.FAILED, JobState.CANCELLED}),
     JobState.RUNNING: frozenset(
-        {JobState.COMPLETED, JobState.RECOVERING, JobState.PAUSED, *_GOING_ON}
+        {JobState.COMPLETED, JobState.RECOVERING, JobState.PAUSED, *_FROM_ANY}
     ),
-    JobState.RECOVERING: frozenset({JobState.RUNNING, JobState.PAUSED, *_GOING_ON}),
-    JobState.PAUSED: frozenset({JobState.RUNNING, JobState.RECOVERING, *_GOING_ON}),
+    JobState.RECOVERING: frozenset({JobState.RUNNING, JobState.PAUSED, *_FROM_ANY}),
+    JobState.PAUSED: frozenset({JobState.RUNNING, JobState.RECOVERING, *_FROM_ANY}),
     JobState.COMPLETED: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
@@ -21,7 +21,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 
 
 class IllegalTransition(RuntimeError):
-    """Somebody moved a job along an edge that does not exist: a bug, not a user's mistake."""
+    """A transition that does not exist: a bug, not a user's mistake."""
 
     def __init__(self, job: str, state: JobState, to: JobState, reason: str) -> None:
         self.job = job
@@ -31,7 +31,7 @@ class IllegalTransition(RuntimeError):
 
 
 class MissingReason(RuntimeError):
-    """Somebody moved a job without saying why."""
+    """A transition without a reason."""
 
     def __init__(self, job: str, to: JobState) -> None:
         super().__init__(f"job {job} goes to {to} without a reason")
@@ -58,14 +58,14 @@ class ChangeState:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Somebody wants a job that has ended, or was released, to go on, as a new attempt."""
+    """A job that has ended, or was released, is to continue as a new attempt."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Store this, and tell it: the one event of one change."""
+    """Store and publish this: the one event of one change."""
 
     job: str
     number: int
@@ -79,7 +79,7 @@ Event = ChangeState | Resume
 
 
 def step(job: JobLifecycle, event: Event) -> tuple[JobLifecycle, tuple[Transition, ...]]:
-    """Take in one event; return the job after it and what to tell. To stay is no change."""
+    """Handle one event; return the job after it and its transition, if it changes."""
     to = JobState.QUEUED if isinstance(event, Resume) else event.to
     if to is job.state and isinstance(event, ChangeState):
         return job, ()
@@ -88,20 +88,8 @@ def step(job: JobLifecycle, event: Event) -> tuple[JobLifecycle, tuple[Transitio
     if not _is_legal(job.state, event):
         raise IllegalTransition(job.id, job.state, to, event.reason)
     attempt = job.attempt + isinstance(event, Resume)
-    told = Transition(job.id, job.changes + 1, attempt, job.state, to, event.reason)
-    return JobLifecycle(job.id, to, event.reason, attempt, told.number), (told,)
-
-
-def replay(job: JobLifecycle, transitions: Iterable[Transition]) -> JobLifecycle:
-    """Return the job as its stored events have it; one that does not fit is a bug."""
-    for told in transitions:
-        is_next = (told.number, told.before) == (job.changes + 1, job.state)
-        if not is_next:
-            raise IllegalTransition(job.id, job.state, told.after, f"event {told.number}")
-        resumes = told.attempt > job.attempt
-        event = Resume(told.reason) if resumes else ChangeState(told.after, told.reason)
-        job, _ = step(job, event)
-    return job
+    change = Transition(job.id, job.changes + 1, attempt, job.state, to, event.reason)
+    return JobLifecycle(job.id, to, event.reason, attempt, change.number), (change,)
 
 
 def _is_legal(state: JobState, event: Event) -> bool:

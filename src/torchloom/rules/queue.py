@@ -1,6 +1,6 @@
-"""Decide whose turn it is: by priority, then in the order of submission, never half a job.
+"""Decide which job runs next: by priority, then in the order of submission, never half a job.
 
-Nobody overtakes a job that waits for room, so that a big one gets its turn. A job does not hold up
+No job overtakes one that waits for room, so that a big one gets its turn. A job does not hold up
 others while its owner's quota or a lost node keeps it from running at all.
 """
 
@@ -45,7 +45,7 @@ Rooms = Mapping[str, NodeCapacity]
 
 
 def place(need: Need, free: Rooms) -> tuple[NodeShare, ...] | None:
-    """Return a share for every node that is needed; nothing when there is no room for all."""
+    """Return a share for every node that is needed; None when there is no room for all."""
     fits = {name: count for name, room in free.items() if (count := fit(need, room))}
     if sum(fits.values()) < need.workers:
         return None
@@ -80,7 +80,7 @@ def free(rooms: Rooms, shares: Iterable[NodeShare]) -> dict[str, NodeCapacity]:
 
 
 def shortage(need: Need, rooms: Rooms) -> str:
-    """Say what nodes lack to ever run this, if nothing else ran; nothing when they could."""
+    """Return what nodes lack to ever run this, if nothing else ran; empty when they could."""
     there = sum(fit(need, room) for room in rooms.values())
     if there >= need.workers:
         return ""
@@ -146,7 +146,7 @@ class State:
     placed: Mapping[str, Placed] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)  # workers that an owner may have
     submitted: int = 0
-    is_settled: bool = False  # whoever could be given room has it; not so when read from a disk
+    is_settled: bool = False  # all that could be given room have it; not so when read from a disk
     blocked: tuple[int, int] | None = None  # the turn of the first who waits for room
 
     def free(self) -> dict[str, NodeCapacity]:
@@ -155,7 +155,7 @@ class State:
         return free(self.nodes, shares)
 
     def order(self) -> list[Waiting]:
-        """Return the queue, whose turn is first at the front."""
+        """Return the queue, the next job first."""
         return sorted(self.waiting.values(), key=_turn)
 
     def workers_of(self, owner: str) -> int:
@@ -167,7 +167,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """Somebody wants a job to run; one that is known already is not submitted again."""
+    """A job is submitted; one that is known already is not submitted again."""
 
     job: str
     owner: str
@@ -177,7 +177,7 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobGone:
-    """A job has ended, or nobody wants it any more."""
+    """A job has ended, or was withdrawn."""
 
     job: str
 
@@ -238,7 +238,7 @@ Effect = Assign | Refuse
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """Take in one event; return the new state and what to do, in order."""
+    """Handle one event; return the new state and what to do, in order."""
     match event:
         case JobSubmitted():
             return _submitted(state, event)
@@ -268,7 +268,7 @@ def why(state: State, job: str) -> str:
 
 
 def reasons(state: State) -> dict[str, str]:
-    """Say what every waiting job waits for, whose turn is first at the front."""
+    """Return what every waiting job waits for, the next job first."""
     found, keeps, ahead, first = {}, _Keeping(state), 0, ""
     for one in state.order():
         if reason := keeps(one):
@@ -316,7 +316,7 @@ def _submitted(state: State, event: JobSubmitted) -> tuple[State, tuple[Effect, 
 
 
 def _left(state: State, jobs: frozenset[str]) -> tuple[State, tuple[Effect, ...]]:
-    """Take jobs out; the others are looked at only where their room may have changed."""
+    """Remove jobs; the others are tried again only where their room may have changed."""
     leaving = [state.waiting[job] for job in jobs if job in state.waiting]
     has_room = any(job in state.placed for job in jobs)
     held_up = any(_turn(one) == state.blocked for one in leaving)
@@ -332,7 +332,7 @@ def _left(state: State, jobs: frozenset[str]) -> tuple[State, tuple[Effect, ...]
 def _settle(
     state: State, in_turn: Iterable[Waiting], blocked: tuple[int, int] | None = None
 ) -> tuple[State, tuple[Effect, ...]]:
-    """Give room to whose turn it is, until one has to wait for it."""
+    """Give room to jobs in their order, until one has to wait for it."""
     effects: list[Effect] = []
     for one in in_turn:
         if _over_quota(state, one):
@@ -348,7 +348,7 @@ def _settle(
 
 
 def _in_turn(state: State) -> list[Waiting]:
-    """Return those whom room alone keeps waiting, in their order."""
+    """Return the jobs that wait for room alone, in their order."""
     keeps = _Keeping(state)
     return [one for one in state.order() if not keeps(one)]
 
@@ -358,7 +358,7 @@ def _turn(one: Waiting) -> tuple[int, int]:
 
 
 def _never(state: State, one: Waiting) -> str:
-    """Say why a job could not run if it were alone; nothing when it could."""
+    """Return why a job could not run if it were alone; empty when it could."""
     quota = state.quotas.get(one.owner)
     if quota is not None and one.need.workers > quota:
         return f"unschedulable: needs {one.need.workers} workers, {one.owner} may have {quota}"

@@ -1,10 +1,10 @@
-"""Decide what follows when a rank ends: go on, try again, or end the app.
+"""Decide what follows when a rank ends: continue, retry, or end the app.
 
 A replica is up while any of its ranks is. A rank that fails takes its replica down; the role's
-policy says who is started again with it, how often and how soon. Lives that get no further than
-those before them are a crash loop, which ends the app. A node that is lost takes its replicas down
-too; they go on on a spare one, or the group goes on without them. Whoever executes the effects
-decides nothing: it starts, stops, waits and reports exits.
+policy decides which replicas restart with it, how often and how soon. Attempts that get no further
+than those before them are a crash loop, which ends the app. A lost node takes its replicas down
+too; they continue on a spare node, or the group continues without them. The code that executes the
+effects decides nothing: it starts, stops, waits and reports exits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,12 +40,12 @@ from torchloom.rules.replicas import (
 from torchloom.specs.api import AppState, RetryPolicy
 from torchloom.specs.states import ReplicaKey
 
-CRASH_LOOP = "crash_loop_"  # before the cause: no life came further than one before
+CRASH_LOOP = "crash_loop_"  # before the cause: no attempt came further than one before
 LONGEST_BACKOFF = 300.0  # seconds
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """Take in one event; return the new state and what to do, in order."""
+    """Handle one event; return the new state and what to do, in order."""
     if state.finished:
         return state, ()
     match event:
@@ -120,7 +120,7 @@ def _reached(state: State, event: Reached) -> State:
 
 
 def _judged(state: State, scope: Scope, limit: int) -> tuple[State, bool]:
-    """Note how far the life came that has just failed; tell whether that is a crash loop."""
+    """Note how far the attempt came that has just failed; return whether that is a crash loop."""
     lives = state.lives.get(scope, RestartHistory()).then(state.reached.get(scope, ProgressMark()))
     reached = {name: point for name, point in state.reached.items() if name != scope}
     state = replace(state, lives={**state.lives, scope: lives}, reached=reached)
@@ -128,13 +128,13 @@ def _judged(state: State, scope: Scope, limit: int) -> tuple[State, bool]:
 
 
 def _node_lost(state: State, event: NodeLost) -> tuple[State, tuple[Effect, ...]]:
-    """Take down what ran on the node; seat it elsewhere, or go on without it, or end."""
+    """Take down what ran on the node; place it elsewhere, or continue without it, or end."""
     spares = tuple(node for node in state.spares if node != event.node)
     state = replace(state, spares=spares, lost={**state.lost, event.node: event.evidence})
     here = state.members_on(event.node)
     failed = [key for key in here if state.replicas[key].phase is ReplicaPhase.UP]
     needed = [key for key in here if _is_needed(state.replicas[key])]
-    for key in here:  # some were told to end already
+    for key in here:  # some are being stopped already
         phase = ReplicaPhase.DOWN if key in needed else state.replicas[key].phase
         state = _put(state, key, replace(state.replicas[key], alive=frozenset(), phase=phase))
     if state.verdict is not None:
@@ -158,7 +158,7 @@ def _is_needed(replica: Replica) -> bool:
 
 
 def _seat(state: State, keys: Iterable[ReplicaKey]) -> tuple[State, tuple[Effect, ...]] | None:
-    """Find a place for replicas whose node is lost; nothing when there is none for one of them."""
+    """Find a place for replicas whose node is lost; None when one of them has none."""
     moves: tuple[Effect, ...] = ()
     for key in keys:
         if state.seats[key] in state.lost:
@@ -190,7 +190,7 @@ def _reseat(state: State, key: ReplicaKey) -> tuple[State, Replace] | None:
 def _restart(
     state: State, members: frozenset[ReplicaKey], delay: float
 ) -> tuple[State, tuple[Effect, ...]]:
-    """Stop these and start them again together, with whoever already waits for one of them."""
+    """Stop these and restart them together, with those that already wait for one of them."""
     seated = _seat(state, sorted(members))  # one that had ended may have lost its node since
     if seated is None:
         lost = next(key for key in sorted(members) if state.seats[key] in state.lost)
@@ -218,7 +218,7 @@ def _joined(state: State, members: frozenset[ReplicaKey], delay: float) -> State
 
 
 def _end(state: State, verdict: AppVerdict) -> tuple[State, tuple[Effect, ...]]:
-    """Stop what runs; the first verdict stands, but a wish to cancel beats a retry under way."""
+    """Stop what runs; the first verdict holds, but a cancellation ends a retry under way."""
     state = replace(state, verdict=state.verdict or verdict, restarting={}, resting={})
     running = [key for key, replica in state.replicas.items() if replica.phase is ReplicaPhase.UP]
     state, stops = _stop(state, running, ReplicaPhase.STOPPING)
@@ -269,7 +269,7 @@ def _start(
 def _stop(
     state: State, keys: Iterable[ReplicaKey], phase: ReplicaPhase
 ) -> tuple[State, tuple[Effect, ...]]:
-    """Stop what is up; a replica that was told to stop before is not told again."""
+    """Stop what is up; a replica that is being stopped is not stopped again."""
     effects: list[Effect] = []
     for key in keys:
         replica = state.replicas[key]
@@ -301,7 +301,7 @@ def _members(state: State, policy: RetryPolicy, key: ReplicaKey) -> Iterator[Rep
 
 
 def _enough_left(state: State, rule: RoleRule) -> bool:
-    """Tell whether the role may go on with those that did not fail; it needs one at least."""
+    """Return whether the role may continue with those that did not fail, at least one."""
     if rule.min_replicas is None:
         return False
     keys = (ReplicaKey(rule.name, index) for index in range(rule.replicas))

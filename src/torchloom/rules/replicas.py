@@ -8,12 +8,12 @@ from torchloom.specs.api import AppState, RetryPolicy
 from torchloom.specs.dataclass import dataclass
 from torchloom.specs.states import ReplicaKey
 
-_CLEARLY = 1.5  # a life that lasted so many times as long is not the same crash a moment later
+_CLEARLY = 1.5  # an attempt that lasted so many times as long is not the same crash a moment later
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressMark:
-    """How far a life came: the newest checkpoint there is, its last step, how long it lasted."""
+    """How far an attempt came: the newest checkpoint, its last step, how long it lasted."""
 
     saved: int = -1
     step: int = -1
@@ -30,13 +30,13 @@ class ProgressMark:
 
 @dataclass(frozen=True, slots=True)
 class RestartHistory:
-    """The lives of a scope: how far any of them came, and how many in a row came no further."""
+    """The attempts of a scope: how far any came, and how many in a row came no further."""
 
     furthest: ProgressMark | None = None
     stuck: int = 0
 
     def then(self, point: ProgressMark) -> "RestartHistory":
-        """Take in how far one more life has come."""
+        """Add how far one more attempt has come."""
         if self.furthest is None:
             return RestartHistory(point)
         stuck = 0 if point.is_beyond(self.furthest) else self.stuck + 1
@@ -52,7 +52,7 @@ class RoleRule:
     ranks: int = 1
     max_retries: int = 0
     policy: RetryPolicy = RetryPolicy.APPLICATION
-    min_replicas: int | None = None  # as many may go on when others have failed for good
+    min_replicas: int | None = None  # as many may continue when others have failed for good
     min_group: int | None = None  # as many may start again as a smaller group
     uneven: tuple[int, ...] = ()  # ranks of each replica, where they differ
     backoff: float = 0.0  # seconds before the first restart, doubled before each further one
@@ -77,7 +77,7 @@ class ReplicaPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica: its phase, the ranks that live, and how often it was started again."""
+    """One replica: its phase, the ranks that run, and how often it was restarted."""
 
     phase: ReplicaPhase = ReplicaPhase.DOWN
     alive: frozenset[int] = frozenset()
@@ -101,26 +101,26 @@ class State:
     retries: Mapping[Scope, int] = field(default_factory=dict)
     # each starts when all of it is down, and so many seconds later
     restarting: Mapping[frozenset[ReplicaKey], float] = field(default_factory=dict)
-    resting: Mapping[int, frozenset[ReplicaKey]] = field(default_factory=dict)  # until `Due`
+    resting: Mapping[int, frozenset[ReplicaKey]] = field(default_factory=dict)  # until `WaitOver`
     rests: int = 0
     lives: Mapping[Scope, RestartHistory] = field(default_factory=dict)
-    reached: Mapping[Scope, ProgressMark] = field(default_factory=dict)  # in the present life
+    reached: Mapping[Scope, ProgressMark] = field(default_factory=dict)  # in the present attempt
     generation: int = 0  # of the first start
     verdict: AppVerdict | None = None
     finished: bool = False
     begun: bool = False
     seats: Mapping[ReplicaKey, str] = field(default_factory=dict)  # the node of each replica
     spares: tuple[str, ...] = ()
-    dropped: frozenset[ReplicaKey] = frozenset()  # the group goes on without them
-    lost: Mapping[str, str] = field(default_factory=dict)  # nodes that are gone, and how one knows
+    dropped: frozenset[ReplicaKey] = frozenset()  # the group continues without them
+    lost: Mapping[str, str] = field(default_factory=dict)  # nodes that are lost, and the evidence
 
     @property
     def restarts(self) -> int:
-        """Return how many times anything was started again, in earlier lives of the run too."""
+        """Return how many restarts there were, in earlier attempts of the run too."""
         return self.generation + sum(self.retries.values())
 
     def members_on(self, node: str) -> list[ReplicaKey]:
-        """Return the replicas that have their seat on a node."""
+        """Return the replicas that are placed on a node."""
         return [key for key, at in self.seats.items() if at == node and key not in self.dropped]
 
     def members(self, role: str) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is gone, or no good, with all that ran there; `evidence` says how one knows."""
+    """A node is lost, or unusable, with all that ran there; `evidence` says how that is known."""
 
     node: str
     evidence: str
@@ -172,14 +172,14 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class LiveEnded:
-    """Ranks were replaced one by one, and that cannot go on; those that ended are told after it."""
+    """Live recovery has ended; the exits of ranks that ended are reported after it."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody wants the app to end, or its time is over: then it has failed."""
+    """The app is to end, or its time is over: then it has failed."""
 
     reason: str
     state: AppState = AppState.CANCELLED
@@ -187,7 +187,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The app was asked to end and does so by itself; nothing is started again any more."""
+    """The app ends by itself, on request; nothing is restarted any more."""
 
     reason: str
     state: AppState = AppState.CANCELLED
@@ -195,7 +195,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A replica has come so far; said before its end is."""
+    """A replica has come so far; reported before its end."""
 
     key: ReplicaKey
     point: ProgressMark
@@ -203,7 +203,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class WaitOver:
-    """The time that `Wait` asked for has passed."""
+    """The time of a `Wait` has passed."""
 
     number: int
 
@@ -249,7 +249,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A replica moves from a lost node to a spare one; without one, its group goes on smaller."""
+    """A replica moves from a lost node to a spare one; without one, its group continues smaller."""
 
     key: ReplicaKey
     lost: str
@@ -259,7 +259,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Say `Due` with this number after so many seconds."""
+    """Report `WaitOver` with this number after so many seconds."""
 
     number: int
     seconds: float
@@ -272,7 +272,7 @@ def initial(roles: Iterable[RoleRule], nodes: Sequence[str] = ("",), generation:
     """Return the state of an app of which nothing was started yet.
 
     One node takes all replicas; of several, each takes one in turn and those left over are spares.
-    An app that goes on with an earlier one begins with the next generation.
+    An app that continues an earlier one begins with the next generation.
     """
     rules = {role.name: role for role in roles}
     keys = [ReplicaKey(role.name, i) for role in rules.values() for i in range(role.replicas)]

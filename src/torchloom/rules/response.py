@@ -1,4 +1,4 @@
-"""Decide whom a failure concerns and what is done about it, job by job."""
+"""Decide which ranks a failure concerns and what is done about it, job by job."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ class LossRecovery(StrEnum):
 
     LIVE = "live"  # the others stay up, and wait for the replica groups that were hit
     RESTART = "restart"  # all ranks start again
-    SHRINK = "shrink"  # the others go on without them
+    SHRINK = "shrink"  # the others continue without them
     FAIL = "fail"
 
 
@@ -33,7 +33,7 @@ class OnLoss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """A job's wishes; it shrinks to no fewer than `min_groups` replica groups."""
+    """What a job wants; it shrinks to no fewer than `min_groups` replica groups."""
 
     recovery: LossRecovery = LossRecovery.RESTART
     on_loss: OnLoss = OnLoss.NOTIFY
@@ -45,7 +45,7 @@ class FailurePolicy:
 
 @dataclass(frozen=True, slots=True)
 class RankFailed:
-    """The keeper says that a rank ended: with a code, or by a signal if it is negative."""
+    """The keeper reports that a rank ended: with a code, or by a signal if it is negative."""
 
     process: RankId
     code: int
@@ -53,7 +53,7 @@ class RankFailed:
 
 @dataclass(frozen=True, slots=True)
 class RankGivenUp:
-    """A rank that lives is held to be beyond help: silent, or hanging."""
+    """A rank still runs but cannot be helped: it is silent, or hangs."""
 
     process: RankId
     reason: str
@@ -61,7 +61,7 @@ class RankGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFailed:
-    """A rank says that a collective failed; whose fault it is, another signal will tell."""
+    """A rank reports that a collective failed; another signal will show the cause."""
 
     process: RankId
     words: str
@@ -77,7 +77,7 @@ class LossNotFinite:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReported:
-    """Somebody who watches devices, or a person, says how one is."""
+    """A monitor of devices, or a person, reports the state of one."""
 
     device: str
     state: DeviceState
@@ -86,7 +86,7 @@ class DeviceReported:
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node is gone, with all that ran there."""
+    """A node is lost, with all that ran there."""
 
     node: str
 
@@ -107,7 +107,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Tell people; without a job, whoever runs the plane."""
+    """Notify people; without a job, the plane's administrators."""
 
     job: str | None
     reason: str
@@ -116,7 +116,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class KillRank:
-    """Have the agent end a rank that lives, at once."""
+    """Have the agent end a running rank at once."""
 
     process: RankId
     reason: str
@@ -124,7 +124,7 @@ class KillRank:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Have a rank that lives replaced: those who recover its job live end it, and only it."""
+    """Have a running rank replaced: live recovery ends it, and only it."""
 
     process: RankId
     reason: str
@@ -151,7 +151,7 @@ class RestartRanks:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Have the job go on without these replica groups."""
+    """Have the job continue without these replica groups."""
 
     job: str
     groups: frozenset[GroupId]
@@ -182,7 +182,7 @@ Next = tuple[State, tuple[Effect, ...]]
 
 
 def step(state: State, signal: Signal) -> Next:
-    """Take in one signal; return the state after it and what to do, in order."""
+    """Handle one signal; return the state after it and what to do, in order."""
     match signal:
         case RankFailed():
             if signal.code == 0:
@@ -193,8 +193,8 @@ def step(state: State, signal: Signal) -> Next:
             return state, _hit(state, [signal.process], signal.reason)
         case CollectiveFailed():
             reason = collective_reason(signal.process.rank)
-            told = Notify(signal.process.job, reason, signal.words)
-            return state, (Mark(signal.process, reason), told)
+            notice = Notify(signal.process.job, reason, signal.words)
+            return state, (Mark(signal.process, reason), notice)
         case LossNotFinite():
             return state, _loss(state, signal)
         case DeviceReported():
@@ -205,7 +205,7 @@ def step(state: State, signal: Signal) -> Next:
 
 
 def _device(state: State, signal: DeviceReported) -> Next:
-    """Mark the device; act on those who use it when it turns bad, and only then."""
+    """Mark the device; act on the ranks that use it only when its state becomes bad."""
     device, was = signal.device, state.drmap.health_of(signal.device).state
     is_known = state.drmap.knows(device)
     drmap = state.drmap.mark(device, signal.state, signal.why)
@@ -227,8 +227,8 @@ def _device(state: State, signal: DeviceReported) -> Next:
 
 def _loss(state: State, signal: LossNotFinite) -> tuple[Effect, ...]:
     job, reason = signal.process.job, loss_reason(signal.process.rank)
-    told = Notify(job, reason, f"the loss of rank {signal.process.rank} is not finite")
-    effects = (Mark(signal.process, reason), told)
+    notice = Notify(job, reason, f"the loss of rank {signal.process.rank} is not finite")
+    effects = (Mark(signal.process, reason), notice)
     everyone = _everyone(state.drmap, job)
     match _policy(state, job).on_loss:
         case OnLoss.NOTIFY:
@@ -270,7 +270,7 @@ def _recover(
     recovery = _possible(_policy(state, job), drmap, everyone - members)
     kills = _kills((everyone if recovery is LossRecovery.FAIL else members) - dead, reason)
     match recovery:
-        case LossRecovery.RESTART:  # whoever starts them again ends the others, in their grace
+        case LossRecovery.RESTART:  # the restart ends the others, within their grace period
             return (*kills, RestartRanks(job, everyone, recovery, reason))
         case LossRecovery.SHRINK:
             return (*kills, Shrink(job, groups, reason))
@@ -281,7 +281,7 @@ def _recover(
 
 
 def _possible(policy: FailurePolicy, drmap: DRMap, left: frozenset[RankId]) -> LossRecovery:
-    """Return what the job wants, or the next best where nobody is left to do it with."""
+    """Return what the job wants, or the next best where no rank is left for it."""
     if policy.recovery is LossRecovery.LIVE and not left:
         return LossRecovery.RESTART
     least = max(1, policy.min_groups)

@@ -1,7 +1,6 @@
-"""Decide what of ended runs may go: by age, and never of the last ones or of those that are pinned.
+"""Decide what of ended runs is removed: by age, and never of the last or pinned ones.
 
-Nothing goes unless the user said after how long: what a machine deletes by itself must have been
-asked for.
+Nothing is removed unless the user has configured an age for it.
 """
 
 import re
@@ -22,7 +21,7 @@ _FOREVER = ("never", "forever")
 
 
 class BadRetention(UserError):
-    """The section says something that cannot be done; so nothing is done."""
+    """The section has an invalid value; so nothing is removed."""
 
     code = "bad_retention"
 
@@ -34,7 +33,7 @@ class BadRetention(UserError):
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """After how many seconds what goes; nothing means never."""
+    """After how many seconds what is removed; None means never."""
 
     runs: float | None = None
     metrics: float | None = None
@@ -45,7 +44,7 @@ class RetentionLimits:
 
     @property
     def ages(self) -> dict[str, float]:
-        """Return what goes at all, and after how many seconds."""
+        """Return what is removed at all, and after how many seconds."""
         found = {name: getattr(self, name) for name in AGES}
         return {name: age for name, age in found.items() if age is not None}
 
@@ -64,27 +63,27 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One thing that may go."""
+    """One thing that may be removed."""
 
     what: What
     job: str
 
 
 def limits_of(values: Mapping[str, str]) -> RetentionLimits:
-    """Return what a section of a config file says; what cannot be meant is refused."""
+    """Parse a section of a config file; raises BadRetention."""
     known = (*AGES, "keep", "pinned")
     for key, text in values.items():
         if key not in known:
             raise BadRetention(key, text, f"there is no such key; there are: {', '.join(known)}")
-    said = {key: _bare(text) for key, text in values.items()}
-    ages = {key: _age(key, text) for key, text in said.items() if key in AGES}
-    keep = _count("keep", said["keep"]) if "keep" in said else KEEP
-    pinned = frozenset(re.split(r"[\s,]+", said.get("pinned", ""))) - {""}
+    texts = {key: _bare(text) for key, text in values.items()}
+    ages = {key: _age(key, text) for key, text in texts.items() if key in AGES}
+    keep = _count("keep", texts["keep"]) if "keep" in texts else KEEP
+    pinned = frozenset(re.split(r"[\s,]+", texts.get("pinned", ""))) - {""}
     return RetentionLimits(**ages, keep=keep, pinned=pinned)
 
 
 def due(limits: RetentionLimits, runs: Iterable[EndedRun], now: float) -> list[Removal]:
-    """Return what may go, the oldest first; of a run that goes whole only that is said."""
+    """Return what may be removed, oldest first; a run that is removed whole has one entry."""
     everything = list(runs)
     present = {run.id for run in everything}
     ended = [run for run in everything if run.is_over and run.ended_at is not None]
@@ -100,7 +99,7 @@ def due(limits: RetentionLimits, runs: Iterable[EndedRun], now: float) -> list[R
 
 
 def in_words(limits: RetentionLimits) -> str:
-    """Return what goes when, as people say it."""
+    """Return what is removed when, for people."""
     if not limits.ages:
         return "everything is kept"
     ages = ", ".join(f"{name} after {_words(age)}" for name, age in limits.ages.items())

@@ -1,8 +1,8 @@
-"""Say from stacks, taken twice, who holds a job up: the one not where its peers wait for it.
+"""Find from stacks, taken twice, the rank that blocks a job: its peers wait for it elsewhere.
 
-A rank is named only if others wait for it and it stood still: between the looks neither its stack
-nor its CPU time nor its own word of its progress moved, and its step takes longer than usual.
-Whoever works is never named, however long that takes.
+A rank is named only if others wait for it and it stood still: between the two samples neither its
+stack nor its CPU time nor its reported progress changed, and its step takes longer than usual. A
+rank that works is never named, however long that takes.
 """
 
 import re
@@ -14,8 +14,8 @@ from torchloom.rules.hang import StackFinding
 
 _PLACES = 3  # that a sentence names
 BUSY = 0.25  # of a CPU, from which on a process is taken to work
-STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
-SLOW = 3.0  # steps, as long as its last one, that a rank may stand before it is worth one
+STANDS = 1.0  # seconds; a rank that moved later than that is not sampled
+SLOW = 3.0  # steps, as long as its last one, that a rank may stand before it is sampled
 _PEERS = re.compile(
     r"(^|/)torch/(distributed/(?!checkpoint/|elastic/)|nn/parallel/distributed\.py)"
 )
@@ -30,7 +30,7 @@ _READING = re.compile(r"pipe_|read|write|wait_for_partner|wait_woken|nfs|rpc_|fu
 
 
 class VerdictKind(StrEnum):
-    """What a rank is about while it makes no progress."""
+    """What a rank does while it makes no progress."""
 
     COLLECTIVE = "waiting in a collective"
     DEVICE = "waiting for its device"
@@ -42,7 +42,7 @@ class VerdictKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-_WAITS = (VerdictKind.COLLECTIVE, VerdictKind.DEVICE)  # for somebody else
+_WAITS = (VerdictKind.COLLECTIVE, VerdictKind.DEVICE)  # for another
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class StackSample:
     at: float  # of its agent's clock
     cpu: float  # seconds that the process has computed so far
     state: str = ""  # the kernel's letter
-    waits_in: str = ""  # the kernel's function, where it tells
+    waits_in: str = ""  # the kernel's function, where it is known
     frames: tuple[StackFrame, ...] = ()
-    step: int | None = None  # as the rank itself says, like the rest; nothing where it does not
+    step: int | None = None  # as the rank itself reports, like the rest; None where it does not
     phase: int | None = None
-    still: float = 0.0  # seconds since it last said so
+    still: float = 0.0  # seconds since it last did
     lasted: float = 0.0  # seconds that its last step took
 
 
 @dataclass(frozen=True, slots=True)
 class RankSamples:
-    """A rank's step, and the looks that were taken at it."""
+    """A rank's step, and the samples that were taken of it."""
 
     step: int | None
     looks: tuple[StackSample, ...] = ()
@@ -87,18 +87,18 @@ class RankSamples:
 
 @dataclass(frozen=True, slots=True)
 class RankActivity:
-    """What the looks at one rank mean."""
+    """What the samples of one rank mean."""
 
     kind: VerdictKind
     has_moved: bool
     where: str = ""
-    advances: bool = False  # from step to step, by its own word
-    is_usual: bool = False  # no longer in its step, by that word, than in others
+    advances: bool = False  # from step to step, by its own report
+    is_usual: bool = False  # no longer in its step, by that report, than in others
 
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """Who stands and holds others up; whom others wait for, though it may be at work; and why."""
+    """Ranks that stand and block others; ranks that others wait for, working or not; and why."""
 
     culprits: tuple[int, ...]
     awaited: tuple[int, ...]
@@ -107,12 +107,12 @@ class HangVerdict:
 
 
 def judge(ranks: Mapping[int, RankSamples]) -> HangVerdict:
-    """Return what stacks and steps of a job's ranks say together."""
+    """Return the verdict on the stacks and steps of a job's ranks."""
     sights = {rank: see(standing.looks) for rank, standing in sorted(ranks.items())}
     waiting = [r for r, sight in sights.items() if sight.kind in _WAITS and not sight.has_moved]
     away = [rank for rank in sights if rank not in waiting]
     if not waiting:
-        return _nobody_waits(sights)
+        return _none_waits(sights)
     if not away:
         return _all_wait(ranks, sights)
     furthest = max((s for r in waiting if (s := ranks[r].step) is not None), default=None)
@@ -122,12 +122,12 @@ def judge(ranks: Mapping[int, RankSamples]) -> HangVerdict:
     ]
     stand.sort(key=lambda rank: (ranks[rank].step or 0, rank))
     named = stand or awaited or away
-    words = f"{_tell(sights, named)} while {_tell(sights, waiting)}"
+    words = f"{_describe(sights, named)} while {_describe(sights, waiting)}"
     return HangVerdict(tuple(stand), tuple(awaited), sights[named[0]].kind, words)
 
 
 def see(looks: tuple[StackSample, ...]) -> RankActivity:
-    """Return what one rank is about; with less than two looks nothing is known of its moving."""
+    """Return what one rank does; with less than two samples its movement is not known."""
     if len(looks) < 2:
         return RankActivity(VerdictKind.UNKNOWN, True, _where(looks[-1].frames) if looks else "")
     first, last = looks[0], looks[-1]
@@ -135,7 +135,9 @@ def see(looks: tuple[StackSample, ...]) -> RankActivity:
     has_moved = [f.place for f in first.frames] != [f.place for f in last.frames]
     states = {first.state, last.state}
     works = last.cpu - first.cpu > BUSY * max(last.at - first.at, 1e-9)
-    kind = _kind(last, works or "R" in states, states)  # on a full machine who may run gets little
+    kind = _kind(
+        last, works or "R" in states, states
+    )  # on a full machine a runnable process gets little
     if kind is VerdictKind.STOPPED:
         return RankActivity(kind, False, _where(last.frames))
     is_usual = last.step is not None and kind not in _WAITS and not stands(last.still, last.lasted)
@@ -146,7 +148,7 @@ def see(looks: tuple[StackSample, ...]) -> RankActivity:
 
 
 def stands(still: float, lasted: float) -> bool:
-    """Tell whether a rank has been in its step for longer than its steps usually take."""
+    """Return whether a rank has been in its step for longer than its steps usually take."""
     return still > max(STANDS, SLOW * lasted)
 
 
@@ -193,11 +195,11 @@ def _kind(look: StackSample, is_busy: bool, states: Collection[str]) -> VerdictK
         return VerdictKind.LOADER
     if states == {"D"} or _READING.search(look.waits_in):
         return VerdictKind.IO
-    return VerdictKind.UNKNOWN if "t" in states else VerdictKind.WAITING  # somebody debugs it
+    return VerdictKind.UNKNOWN if "t" in states else VerdictKind.WAITING  # a debugger holds it
 
 
 def _is_for_peers(inner: StackFrame, is_busy: bool) -> bool:
-    """Tell whether a rank waits for the others; one that works waits only in torch's own wait."""
+    """Return whether a rank waits for the others; one that works waits only in torch's own wait."""
     if _CORE.search(inner.file):
         return True
     ended = inner.file.endswith(_BACKWARD[0]) and inner.function.endswith(_BACKWARD[1])
@@ -206,21 +208,21 @@ def _is_for_peers(inner: StackFrame, is_busy: bool) -> bool:
 
 
 def _is_not_past(step: int | None, furthest: int | None) -> bool:
-    """Tell whether those who wait may wait for a rank in this step."""
+    """Return whether the waiting ranks may wait for a rank in this step."""
     return step is None or furthest is None or step <= furthest
 
 
-def _nobody_waits(sights: Mapping[int, RankActivity]) -> HangVerdict:
-    """Without anybody who is held up there is nobody to blame."""
+def _none_waits(sights: Mapping[int, RankActivity]) -> HangVerdict:
+    """Without a rank that is blocked there is none to blame."""
     kinds = {sight.kind for sight in sights.values()}
     kind = kinds.pop() if len(kinds) == 1 else VerdictKind.UNKNOWN
-    words = f"no rank waits for another: {_tell(sights, sights)}" if sights else "no stacks"
+    words = f"no rank waits for another: {_describe(sights, sights)}" if sights else "no stacks"
     return HangVerdict((), (), kind, words)
 
 
 def _all_wait(ranks: Mapping[int, RankSamples], sights: Mapping[int, RankActivity]) -> HangVerdict:
-    """Everybody is in a collective: only one that is behind in steps can be told apart."""
-    words = f"all ranks wait for each other: {_tell(sights, sights)}"
+    """All are in a collective: only a rank that is behind in steps can be named."""
+    words = f"all ranks wait for each other: {_describe(sights, sights)}"
     steps = {rank: standing.step for rank, standing in ranks.items()}
     known = {rank: step for rank, step in steps.items() if step is not None}
     is_clear = all(sight.kind is VerdictKind.COLLECTIVE for sight in sights.values())
@@ -229,29 +231,29 @@ def _all_wait(ranks: Mapping[int, RankSamples], sights: Mapping[int, RankActivit
     lowest = min(known.values())
     behind = tuple(rank for rank, step in sorted(known.items()) if step == lowest)
     ahead = [rank for rank in sights if rank not in behind]
-    late = f"{_tell(sights, behind)} in step {lowest}"
-    words = f"{late} while {_tell(sights, ahead)} in step {max(known.values())}"
+    late = f"{_describe(sights, behind)} in step {lowest}"
+    words = f"{late} while {_describe(sights, ahead)} in step {max(known.values())}"
     return HangVerdict(behind, behind, VerdictKind.COLLECTIVE, words)
 
 
-def _tell(sights: Mapping[int, RankActivity], ranks: Iterable[int]) -> str:
-    """Return what ranks are about, those at one place together."""
+def _describe(sights: Mapping[int, RankActivity], ranks: Iterable[int]) -> str:
+    """Return what ranks do, those at one place together."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
         groups.setdefault(_does(sights[rank]), []).append(rank)
-    told = [
+    parts = [
         f"{numbers(group)} {_plural(what) if group[1:] else what}"
         for what, group in list(groups.items())[:_PLACES]
     ]
     if len(groups) > _PLACES:
-        told.append(f"others elsewhere ({len(groups) - _PLACES} places)")
-    return " and ".join(told)
+        parts.append(f"others elsewhere ({len(groups) - _PLACES} places)")
+    return " and ".join(parts)
 
 
 def _does(sight: RankActivity) -> str:
-    """Return what one rank is about; of one that goes on the place means nothing."""
+    """Return what one rank does; for one that advances the place means nothing."""
     if sight.advances:
-        return _GOES_ON
+        return _ADVANCES
     place = f" in {sight.where}" if sight.where else ""
     if sight.has_moved and sight.kind in (VerdictKind.WAITING, VerdictKind.IO, VerdictKind.LOADER):
         return f"{_IN_TIME if sight.is_usual else _MOVES}{place}"
@@ -273,7 +275,7 @@ _VERBS = {
     VerdictKind.WAITING: "stands still",
     VerdictKind.UNKNOWN: "is not known to stand still",
 }
-_GOES_ON = "goes from step to step"
+_ADVANCES = "goes from step to step"
 _IN_TIME = "takes no longer than usual"
 _MOVES = "moves within its step"
 _PLURAL = {

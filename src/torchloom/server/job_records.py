@@ -43,7 +43,7 @@ def events(
 def authored(store: PlaneReader, job: str, after: int, limit: int) -> list[dict[str, Any]]:
     """Return what users did to a job after a sequence number, in order."""
     found = store.state.authored(job, after, limit)
-    shown: list[dict[str, Any]] = whole(list(map(views.happening_shape, found)))
+    shown: list[dict[str, Any]] = whole(list(map(views.event_shape, found)))
     return shown
 
 

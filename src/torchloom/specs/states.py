@@ -25,6 +25,7 @@ class AppState(int, Enum):
 
 
 ReplicaState = AppState
+Place = tuple[str, int, int]  # of a rank: role, replica, local rank
 
 
 @dataclass(frozen=True, slots=True)

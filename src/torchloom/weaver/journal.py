@@ -1,4 +1,4 @@
-"""What happened, stored first and told to whoever watches after."""
+"""The events of `state`: stored, then published to watchers."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from torchloom.weaver.store.rows import EventRow, Json
 
 
 class Journal:
-    """Append to the events of `state`. Watchers are only woken: they read on from their cursor."""
+    """Appends events. Watchers are only woken; they read from their cursor."""
 
     def __init__(self, state: StateStore, now: Callable[[], float] = time.time) -> None:
         self._state = state
@@ -27,7 +27,7 @@ class Journal:
         reason: str = "",
         facts: Json = None,
     ) -> None:
-        """Store that something happened."""
+        """Store an event."""
         entry = EventRow(
             time=self._now(),
             job=job,
@@ -42,27 +42,27 @@ class Journal:
         self.wake()
 
     def wake(self) -> None:
-        """Have watchers look for what is new."""
+        """Have watchers read new events."""
         for woken in self._woken:
             woken.set()
 
     def watch(self) -> "JournalWatch":
-        """Return a watch on what is new; it is to be closed."""
+        """Return a watch on new events; the caller closes it."""
         return JournalWatch(self._woken)
 
 
 class JournalWatch:
-    """One watcher's bell."""
+    """Wakes one watcher."""
 
     def __init__(self, woken: set[asyncio.Event]) -> None:
         self._all = woken
-        self._bell = asyncio.Event()
-        woken.add(self._bell)
+        self._event = asyncio.Event()
+        woken.add(self._event)
 
     async def news(self) -> None:
-        """Come back when there may be something new since the last time."""
-        await self._bell.wait()
-        self._bell.clear()
+        """Wait for events since the last call."""
+        await self._event.wait()
+        self._event.clear()
 
     def close(self) -> None:
-        self._all.discard(self._bell)
+        self._all.discard(self._event)

@@ -1,4 +1,4 @@
-"""`python -m torchloom.weaver`: open the database, take the next epoch, connect, run until told."""
+"""`python -m torchloom.weaver`: open the database, take the next epoch, connect, run."""
 
 import argparse
 import asyncio
@@ -35,7 +35,7 @@ from torchloom.weaver.store import DatabasePlace, daily_backup, open_store, plac
 from torchloom.weaver.store.place import VARIABLE as DATABASE_VARIABLE
 from torchloom.weaver.users import introduce
 
-_LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
+_LOOK_AGAIN = 2.0  # seconds between two checks for launch processes that have died
 _OURS = (ADDRESS_VARIABLE, CREDENTIALS_VARIABLE, AUTHORITY_VARIABLE, DATABASE_VARIABLE)
 _MARGIN = "LOOM_CHECKPOINT_MARGIN"
 _log = logging.getLogger("torchloom.weaver")
@@ -55,14 +55,14 @@ class WeaverOptions:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Be a weaver; return the exit code."""
+    """Run a weaver; return the exit code."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         options = _options(words, settings.environment())
-        _forget_what_is_ours()
+        _drop_own_variables()
         return asyncio.run(_run(options))
     except LoomError as error:
         sys.stderr.write(f"weaver: {error}\n")
@@ -78,7 +78,7 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> WeaverOptio
         "--creds", type=Path, help=f"the file of credentials; {CREDENTIALS_VARIABLE}"
     )
     parser.add_argument(
-        "--ca", type=Path, help=f"by which the server is known; {AUTHORITY_VARIABLE}"
+        "--ca", type=Path, help=f"the authority of the server's certificate; {AUTHORITY_VARIABLE}"
     )
     given = parser.parse_args(words)
     home = given.home or settings.loom_home()
@@ -104,8 +104,8 @@ def _margin(text: str) -> float:
     raise UserError(f"{_MARGIN}={shorten(text)}: write seconds, such as 120")
 
 
-def _forget_what_is_ours() -> None:
-    """Keep how we reach the bus and the database from the jobs that we start."""
+def _drop_own_variables() -> None:
+    """Drop the addresses and credentials that jobs must not inherit."""
     env = settings.environment()
     settings.replace_environment({k: v for k, v in env.items() if k not in _OURS})
 
@@ -114,13 +114,13 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
     return Path(env[name]) if env.get(name) else None
 
 
-async def _have_agents(weaver: Weaver) -> None:
-    """Have the plane start the agents of accounts whose jobs run."""
+async def _start_account_agents(weaver: Weaver) -> None:
+    """Have the plane start the agents of accounts that have running jobs."""
     for account in {job.account for job in weaver.jobs.active() if job.account}:
         try:
             await asyncio.to_thread(have_agent, account)
         except LoomError as error:
-            _log.warning("the jobs of %s are not watched: %s", account, error)
+            _log.warning("jobs of %s have no agent: %s", account, error)
 
 
 async def _run(options: WeaverOptions) -> int:
@@ -140,14 +140,14 @@ async def _run(options: WeaverOptions) -> int:
     weaver.every(_LOOK_AGAIN, adoption.look_again)
     copies = daily_backup.DailyCopy(options.place, options.home)
     weaver.every(daily_backup.PERIOD, copies.look_soon)
-    pokes = RunNotices(options.door.parent, weaver.failing(adoption.look_at))
-    answering = Router(weaver)
-    door, bus_door = Door(answering, weaver.journal, options.door), BusDoor(answering, bus)
+    notices = RunNotices(options.door.parent, weaver.failing(adoption.look_at))
+    router = Router(weaver)
+    door, bus_door = Door(router, weaver.journal, options.door), BusDoor(router, bus)
     bus.start()
     await weaver.start()
-    pokes.open()
+    notices.open()
     adoption.look_at_all()
-    await _have_agents(weaver)
+    await _start_account_agents(weaver)
     weaver.coordinator.start()
     await bus_door.open()
     await door.open()
@@ -160,7 +160,7 @@ async def _run(options: WeaverOptions) -> int:
         with contextlib.suppress(asyncio.CancelledError):
             await weaver.run()
     finally:
-        pokes.close()
+        notices.close()
         await door.close()
         await bus_door.close()
         await copies.close()

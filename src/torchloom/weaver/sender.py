@@ -1,4 +1,4 @@
-"""Say things to agents and, through them, to ranks; what must be heard the rules say again."""
+"""Send messages to agents, and through them to ranks. What must arrive, the rules repeat."""
 
 import asyncio
 from collections import Counter
@@ -11,7 +11,7 @@ from torchloom.weaver.store.rows import RankProcessRow
 
 
 class Sender:
-    """The weaver's voice, in the order of `soon`. Being cut off is no error, only counted."""
+    """Sends messages in the order of `soon`. Those that the bus loses are only counted."""
 
     def __init__(self, bus: Bus, dropped: Counter[str]) -> None:
         self._bus = bus
@@ -19,7 +19,7 @@ class Sender:
         self._waiting: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
 
     def soon(self, agent: str, message: Message) -> None:
-        """Say something to an agent without waiting."""
+        """Send a message to an agent without waiting."""
         self._waiting.put_nowait((subjects.down(agent), message))
 
     def answer(self, reply: str, message: Message) -> None:
@@ -28,16 +28,16 @@ class Sender:
             self._waiting.put_nowait((reply, message))
 
     async def run(self) -> None:
-        """Say what is to be said until cancelled."""
+        """Send until cancelled."""
         while True:
-            await self._say(*await self._waiting.get())
+            await self._send(*await self._waiting.get())
 
     async def drain(self) -> None:
-        """Say what is left, before leaving."""
+        """Send what is queued."""
         while not self._waiting.empty():
-            await self._say(*self._waiting.get_nowait())
+            await self._send(*self._waiting.get_nowait())
 
-    async def _say(self, subject: str, message: Message) -> None:
+    async def _send(self, subject: str, message: Message) -> None:
         try:
             await self._bus.publish(subject, encode(message))
         except BusLost:
@@ -47,10 +47,10 @@ class Sender:
 
 
 def head_of(rank: RankProcessRow) -> Head:
-    """Return how a message to one life of a rank begins."""
+    """Return the head of a message to one process of a rank."""
     return Head(VERSION, rank.job, rank.generation, rank.rank, rank.incarnation, rank.role)
 
 
 def own_head(job: str = "") -> Head:
-    """Return how a message to an agent begins."""
+    """Return the head of a message to an agent."""
     return Head(VERSION, job, 0, NO_RANK, "")

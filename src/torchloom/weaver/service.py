@@ -48,8 +48,7 @@ from torchloom.weaver.health.agents import Agents
 from torchloom.weaver.health.devices import DeviceMap, NoAlerts, read_alerts
 from torchloom.weaver.health.divergence import LossWatch
 from torchloom.weaver.health.hangs import Hangs, StackRequests
-from torchloom.weaver.health.heartbeats import Heartbeats
-from torchloom.weaver.health.liveness import LOOK, AgentLiveness
+from torchloom.weaver.health.heartbeats import CHECK, AgentLiveness, Heartbeats
 from torchloom.weaver.health.responses import Responses
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.adoption import Adoption
@@ -65,9 +64,9 @@ from torchloom.weaver.membership.live_recovery import LiveRecovery
 from torchloom.weaver.runs.experiments import Experiments
 from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import PlaneStore, StateLost
-from torchloom.weaver.store.integrity import LOOK as LOOK_AT_FILES
+from torchloom.weaver.store.integrity import LOOK as CHECK_FILES
 from torchloom.weaver.store.integrity import DatabaseHealth
-from torchloom.weaver.users import People
+from torchloom.weaver.users import UserRegistry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,133 +109,90 @@ class Weaver:
         self._periodic: list[tuple[float, Callable[[], None]]] = [
             (_FENCE, store.state.check),
             (_CHECKPOINTS, self.checkpoints.tick),
-            (_QUEUE, self.triggers.look),
-            (_QUEUE, self.coordinator.rooms.look),
-            (PERIOD, self.retention.look_soon),
-            (LOOK_AT_FILES, self.health.look),
+            (_QUEUE, self.triggers.check),
+            (_QUEUE, self.coordinator.nodes.update),
+            (PERIOD, self.retention.remove_soon),
+            (CHECK_FILES, self.health.look),
         ]
 
     def _make_core(self) -> None:
         """Jobs, agents, ranks and devices; commands to ranks and reports from them."""
-        state, dropped = self.store.state, self.dropped
-        self.journal = Journal(state)
-        self.users = People(state, self.journal)
-        self.jobs = JobRegistry(state, self.journal, self.events, dropped)
-        self.roster = Roster(state, self.jobs, self.journal, self.events, dropped)
-        self.devices = DeviceMap(state, self.roster.everyone(), self.journal)
-        self.sender = Sender(self.bus, dropped)
-        self.heartbeats = Heartbeats()
-        self.live_attempts = LiveAttempts(state)
-        self.command_rows = CommandRows(state, self.journal)
-        self.commands = CommandDriver(
-            self.command_rows,
-            self.jobs,
-            self.roster,
-            self.sender,
-            self.live_attempts,
-            self.events,
-        )
-        self.checkpoint_rows = CheckpointRows(state, self.journal)
+        state, events, dropped = self.store.state, self.events, self.dropped
+        self.journal = journal = Journal(state)
+        self.users = UserRegistry(state, journal)
+        self.jobs = jobs = JobRegistry(state, journal, events, dropped)
+        self.roster = roster = Roster(state, jobs, journal, events, dropped)
+        self.devices = devices = DeviceMap(state, roster.everyone(), journal)
+        self.sender = sender = Sender(self.bus, dropped)
+        self.heartbeats = heartbeats = Heartbeats()
+        self.live_attempts = attempts = LiveAttempts(state)
+        self.command_rows = rows = CommandRows(state, journal)
+        self.commands = commands = CommandDriver(rows, jobs, roster, sender, attempts, events)
+        self.checkpoint_rows = checkpoints = CheckpointRows(state, journal)
         self.reports = RankReports(
-            self.jobs,
-            self.roster,
-            self.devices,
-            self.commands,
-            self.checkpoint_rows,
-            self.heartbeats,
-            self.events,
-            dropped,
+            jobs, roster, devices, commands, checkpoints, heartbeats, events, dropped
         )
-        self.ingest = BatchIngest(
-            self.store, self.reports, self.journal, self.sender, self.events, dropped
-        )
+        self.ingest = BatchIngest(self.store, self.reports, journal, sender, events, dropped)
 
     def _make_checkpoints(self, margin: float) -> None:
         """What turns the shards of ranks into checkpoints, and removes old ones."""
-        self.checkpoint_requests = CheckpointRequests(
-            self.checkpoint_rows, self.roster, self.sender, self.epoch, self.host, self.dropped
+        jobs, roster, dropped = self.jobs, self.roster, self.dropped
+        rows, command_rows = self.checkpoint_rows, self.command_rows
+        self.checkpoint_requests = requests = CheckpointRequests(
+            rows, roster, self.sender, self.epoch, self.host, dropped
         )
-        self.pruning = CheckpointPruning(self.jobs, self.checkpoint_rows, self.checkpoint_requests)
+        self.pruning = pruning = CheckpointPruning(jobs, rows, requests)
         self.checkpoints = CheckpointCollector(
-            self.store.state,
-            self.jobs,
-            self.roster,
-            self.command_rows,
-            self.checkpoint_rows,
-            self.checkpoint_requests,
-            self.pruning,
-            self.dropped,
+            self.store.state, jobs, roster, command_rows, rows, requests, pruning, dropped
         )
-        self.triggers = CheckpointTriggers(
-            self.jobs, self.command_rows, self.commands, self.checkpoint_rows, margin
-        )
+        self.triggers = CheckpointTriggers(jobs, command_rows, self.commands, rows, margin)
 
     def _make_health(self) -> None:
         """What watches agents, ranks and devices, and responds when they fail."""
         state, jobs, roster, journal = self.store.state, self.jobs, self.roster, self.journal
+        sender, tasks, dropped = self.sender, self.tasks, self.dropped
+        reports, commands, devices = self.reports, self.commands, self.devices
+        heartbeats, attempts, rows = self.heartbeats, self.live_attempts, self.checkpoint_rows
+        members = MemberMessages(roster, sender, self.epoch, dropped)
         self.live_recovery = LiveRecovery(
-            state,
-            jobs,
-            roster,
-            self.reports,
-            self.commands,
-            self.checkpoint_rows,
-            journal,
-            MemberMessages(roster, self.sender, self.epoch, self.dropped),
-            self.live_attempts,
-            self.dropped,
+            state, jobs, roster, reports, commands, rows, journal, members, attempts, dropped
         )
         self.responses = Responses(
-            state, jobs, roster, self.devices, journal, self.sender, self.live_recovery
+            state, jobs, roster, devices, journal, sender, self.live_recovery
         )
-        self.stack_requests = StackRequests(roster, self.sender, self.epoch, self.dropped)
+        self.stack_requests = stacks = StackRequests(roster, sender, self.epoch, dropped)
         self.hangs = Hangs(
-            jobs,
-            roster,
-            self.responses,
-            journal,
-            self.stack_requests,
-            self.heartbeats,
-            self.live_attempts,
-            self.tasks,
+            jobs, roster, self.responses, journal, stacks, heartbeats, attempts, tasks
         )
         self.liveness = AgentLiveness(self.bus, roster)
         self.agents = Agents(
             state,
             roster,
-            self.devices,
-            self.commands,
-            self.reports,
-            self.heartbeats,
+            devices,
+            commands,
+            reports,
+            heartbeats,
             self.liveness,
             self.hangs,
-            self.sender,
+            sender,
             self.events,
-            self.tasks,
-            self.dropped,
+            tasks,
+            dropped,
         )
         self.losses = LossWatch(jobs, journal)
-        self.guards = Guards(self.store, jobs, roster, self.command_rows, self.commands, journal)
+        self.guards = Guards(self.store, jobs, roster, self.command_rows, commands, journal)
 
     def _make_jobs(self, launcher: Launcher) -> None:
         """What starts jobs, records their runs, and removes them."""
-        store, jobs = self.store, self.jobs
-        self.adoption = Adoption(jobs, self.roster, self.reports, self.journal, self.dropped)
+        store, jobs, roster, journal = self.store, self.jobs, self.roster, self.journal
+        devices, events, tasks = self.devices, self.events, self.tasks
+        self.adoption = Adoption(jobs, roster, self.reports, journal, self.dropped)
         self.coordinator = Coordinator(
-            store.state,
-            jobs,
-            self.roster,
-            self.devices,
-            self.journal,
-            launcher,
-            self.events,
-            self.tasks,
+            store.state, jobs, roster, devices, journal, launcher, events, tasks
         )
-        self.experiments = Experiments(
-            store, jobs, self.roster, self.devices, self.host, self.tasks
-        )
+        self.experiments = Experiments(store, jobs, roster, devices, self.host, tasks)
         self.health = DatabaseHealth(store.place, store.damage, lambda: self.ingest.writer.trouble)
-        self.retention = RunRetention(store, jobs, self.journal, self.checkpoint_rows, self.tasks)
+        self.retention = RunRetention(store, jobs, journal, self.checkpoint_rows, tasks)
 
     def _connect(self) -> None:
         """Set which part handles which event; several handle it in this order."""
@@ -245,10 +201,10 @@ class Weaver:
             on(UnknownJobRequested, self.adoption.on_run),
             on(RunStarted, self.adoption.on_run),
             on(JobChanged, self.experiments.on_job_changed),
-            on(JobVacated, coordinator.turns.on_job_vacated, live_recovery.on_job_vacated),
+            on(JobVacated, coordinator.queue.on_job_vacated, live_recovery.on_job_vacated),
             on(JobStopping, live_recovery.on_job_stopping),
-            on(NodeReported, coordinator.rooms.on_node_reported),
-            on(AgentDown, self.agents.on_agent_down, coordinator.rooms.on_agent_down),
+            on(NodeReported, coordinator.nodes.on_node_reported),
+            on(AgentDown, self.agents.on_agent_down, coordinator.nodes.on_agent_down),
             on(RankRegistered, self.checkpoints.on_rank_registered),
             on(RankProcessEnded, self.hangs.on_rank_ended),
             on(LaunchRegistered, live_recovery.on_launch_registered),
@@ -269,9 +225,9 @@ class Weaver:
         """Subscribe to the bus and start to send."""
         self.ingest.writer.start()
         for subject, handler in (
-            (subjects.HELLOS, self.agents.hello),
-            (subjects.RECORDS, self.ingest.batch),
-            (subjects.ACTS, self.agents.act),
+            (subjects.HELLOS, self.agents.on_hello),
+            (subjects.RECORDS, self.ingest.on_batch),
+            (subjects.ACTS, self.agents.on_act),
             (subjects.STACKS, self.stack_requests.on_stacks),
             (subjects.CHECKPOINTS, self.checkpoints.on_reply),
             (subjects.DEVICE_EVENTS, self.on_device_event),
@@ -369,9 +325,9 @@ class Weaver:
         while True:
             await asyncio.sleep(TICK)
             now = time.monotonic()
-            if now - checked >= LOOK:
+            if now - checked >= CHECK:
                 checked = now
-                await self.liveness.look()
+                await self.liveness.check()
             for seconds, act in self._periodic:
                 if now - done.setdefault(act, now) >= seconds:
                     done[act] = now

@@ -1,4 +1,4 @@
-"""Who may come in, and as what: users, the tokens they show, and links that are good once.
+"""Users and their roles, tokens, and links that are valid once.
 
 A secret is shown to its user once and kept nowhere; what is stored is its SHA-256, which is enough
 for 256 random bits. A session of a browser has two secrets, and counts with both alone: a cookie,
@@ -27,10 +27,10 @@ from torchloom.weaver.store.rows import LinkRow, TokenRow, UserRow
 ROLES = ("viewer", "operator", "admin")  # each may do what those before it may
 ADMIN = "admin"  # the user of the token in the plane's own folder
 TOKEN, COOKIE = "token", "cookie"
-PREFIX = "loom_"  # of every token, so that people and scanners know one when they see it
+PREFIX = "loom_"  # of every token, so that people and scanners recognize one
 LINK_LIFE, COOKIE_LIFE = 86_400.0, 30 * 86_400.0
 LONGEST_LIFE = 10 * 365 * 86_400.0
-_KEPT = 7 * 86_400.0  # for so long an old link is told apart from one that never was
+_KEPT = 7 * 86_400.0  # seconds in which an expired link is distinguished from an unknown one
 _NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _LONGEST_LABEL = 200
 _ID = "first"
@@ -39,7 +39,7 @@ _LONGEST = 4096  # bytes of a file that holds a token
 
 
 class BadName(UserError):
-    """Nobody can be called this."""
+    """This is no name of a user."""
 
     code = "bad_name"
 
@@ -71,16 +71,16 @@ class BadLabel(UserError):
 
 
 class LastAdmin(UserError):
-    """Without this one nobody could manage people any more."""
+    """The last admin cannot be disabled or lose the role."""
 
     code = "last_admin"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is the last admin; make somebody else an admin first")
+        super().__init__(f"{name} is the last admin; make another user an admin first")
 
 
 class UserDisabled(UserError):
-    """Somebody who may not come in gets no way in."""
+    """A disabled user gets no token and no link."""
 
     code = "user_disabled"
 
@@ -89,7 +89,7 @@ class UserDisabled(UserError):
 
 
 class LinkRefused(UserError):
-    """The link does not let anybody in."""
+    """The link is unknown, expired or used."""
 
     code = "link_unknown"
 
@@ -99,7 +99,7 @@ class LinkRefused(UserError):
 
 
 class KeyUsed(UserError):
-    """What this key asked for was made before, and is shown once."""
+    """A request with this key was done before; its secret is shown only once."""
 
     code = "key_reused"
 
@@ -110,7 +110,7 @@ class KeyUsed(UserError):
 
 
 class NoAccount(UserError):
-    """A plane that runs as root starts no job of a person who has no account."""
+    """A plane that runs as root starts no job of a user without a unix account."""
 
     code = "no_account"
 
@@ -123,19 +123,19 @@ class NoAccount(UserError):
 
 
 def hash_of(secret: str) -> str:
-    """Return what of a secret is stored."""
+    """Return the hash of a secret, which is what is stored."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_good(token: TokenRow, now: float) -> bool:
-    """Tell whether a token lets its user in; a session without a second secret does not."""
+    """Tell whether a token is valid; a session without a second secret is not."""
     if token.kind == COOKIE and not token.proof:
         return False
     return token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
 
 
-class People:
-    """The rules of who may come in, over the rows that say so."""
+class UserRegistry:
+    """Users, tokens and links, as stored."""
 
     def __init__(
         self, state: StateStore, journal: Journal, now: Callable[[], float] = time.time
@@ -145,7 +145,7 @@ class People:
         self._now = now
 
     def users(self) -> list[UserRow]:
-        """Return everybody, by name."""
+        """Return all users, by name."""
         return self._state.find(UserRow)
 
     def knows(self, name: str) -> bool:
@@ -160,9 +160,9 @@ class People:
         author: str,
         run_as: str | None = None,
     ) -> UserRow:
-        """Make a user, or change one; what is not said stays as it is.
+        """Add a user, or change one; none leaves a field as it is.
 
-        An empty `run_as` takes the account away.
+        An empty `run_as` removes the account.
         """
         if not _NAME.fullmatch(name):
             raise BadName(name)
@@ -189,7 +189,7 @@ class People:
         return after
 
     def tokens(self, user: str = "") -> list[TokenRow]:
-        """Return the tokens of a user or of everybody, oldest first."""
+        """Return the tokens of a user, or all, oldest first."""
         if user:
             self._user(user)
         found = self._state.find(TokenRow, **({"user": user} if user else {}))
@@ -203,7 +203,7 @@ class People:
         seconds: float | None = None,
         key: str = "",
     ) -> tuple[TokenRow, str]:
-        """Make a token; return it and its secret, which nobody can ask for again."""
+        """Add a token; return it and its secret, which is not stored."""
         self._enabled(user)
         if key and (made := self._state.find(TokenRow, user=user, key=key)):
             raise KeyUsed(f"token {made[0].id}")
@@ -213,7 +213,7 @@ class People:
         return self._added(token, author), secret
 
     def revoke(self, token_id: str, author: str) -> TokenRow:
-        """End a token; one that has ended already is left as it is."""
+        """Revoke a token; one that is revoked stays as it is."""
         found = self._state.one(TokenRow, id=token_id)
         if found is None:
             raise NotFound("token", token_id, (), "`loom tokens` lists them")
@@ -226,7 +226,7 @@ class People:
         return ended
 
     def add_link(self, user: str, author: str, key: str = "") -> tuple[LinkRow, str]:
-        """Make a link; return it and its code, which nobody can ask for again."""
+        """Add a link; return it and its code, which is not stored."""
         self._enabled(user)
         if key and self._state.find(LinkRow, user=user, key=key):
             raise KeyUsed("a link")
@@ -259,7 +259,7 @@ class People:
             return self._by_link(link.user, kind, label)
 
     def know(self, token_id: str, user: str, secret: str, author: str) -> None:
-        """Have a secret that was made elsewhere be a token; the same one again changes nothing."""
+        """Add a token with a given secret; a repeated call changes nothing."""
         known = self._state.one(TokenRow, id=token_id)
         if known is not None and hmac.compare_digest(known.hash, hash_of(secret)):
             return
@@ -271,7 +271,7 @@ class People:
             self._journal.note("token_added", author=author, facts=_about(token))
 
     def account(self, user: str) -> str:
-        """Return the unix account that a job of a person runs as; none is the plane's own user.
+        """Return the unix account that a user's jobs run as; none is the plane's own user.
 
         A plane that runs as root runs nothing as root but for its own admin, and for an admin who
         was bound to root.
@@ -285,7 +285,7 @@ class People:
         return ""
 
     def role(self, user: str) -> str:
-        """Return what a user is."""
+        """Return the role of a user."""
         return self._user(user).role
 
     def _by_link(self, user: str, kind: str, label: str) -> tuple[TokenRow, str, str]:
@@ -338,7 +338,7 @@ def _is_admin(user: UserRow) -> bool:
 
 
 def _about(token: TokenRow) -> dict[str, str]:
-    """Return what an event says of a token: nothing by which somebody could come in."""
+    """Return what an event keeps of a token: nothing that is secret."""
     return {"user": token.user, "token": token.id, "label": token.label, "kind": token.kind}
 
 
@@ -359,9 +359,9 @@ def token_file(home: Path) -> Path:
     return home / "plane" / "admin.token"
 
 
-def introduce(people: People, home: Path) -> None:
-    """Have the token of the file let `admin` in, instead of the one that was there before."""
-    people.know(_ID, ADMIN, _read_or_make(token_file(home)), _AUTHOR)
+def introduce(users: UserRegistry, home: Path) -> None:
+    """Make the token in the file the token of `admin`, instead of the one before."""
+    users.know(_ID, ADMIN, _read_or_make(token_file(home)), _AUTHOR)
 
 
 def _read_or_make(path: Path) -> str:
@@ -375,7 +375,7 @@ def _read_or_make(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Write a new token that at no moment anybody else can read; of two who do so one wins."""
+    """Write a new token that only this user can ever read; of two writers, one wins."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""What jobs, ranks, commands, devices and events look like at the doors: plain JSON."""
+"""Jobs, ranks, commands, devices and events as clients see them: plain JSON."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -28,7 +28,7 @@ from torchloom.weaver.store.series.snapshot import RecordsLost
 
 
 def when(seconds: float | None) -> str | None:
-    """Return a time as every door shows it: UTC, to the millisecond."""
+    """Return a time as clients see it: UTC, to the millisecond."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
@@ -148,11 +148,11 @@ def device_shape(device: DeviceRow, processes: list[str]) -> dict[str, Any]:
     return {**shape, "changed_at": when(device.changed_at), "processes": processes}
 
 
-def happening_shape(row: EventRow) -> dict[str, Any]:
+def event_shape(row: EventRow) -> dict[str, Any]:
     return {**asdict(row), "time": when(row.time), "from": "weaver"}
 
 
-def told_shape(row: RankEventRow) -> dict[str, Any]:
+def rank_event_shape(row: RankEventRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "time": when(row.time),
@@ -190,11 +190,11 @@ def _phase(number: int) -> str:
         return str(number)
 
 
-EventPosition = tuple[int, int]  # how far the weaver's events and those of ranks are known
+EventPosition = tuple[int, int]  # the last event of the weaver, and the last one of ranks
 
 
 class Databases(Protocol):
-    """Whatever has both databases."""
+    """An object with both databases."""
 
     @property
     def state(self) -> StateStore: ...
@@ -206,7 +206,7 @@ class Databases(Protocol):
 def events_since(
     store: Databases, job: str | None, after: EventPosition | None, limit: int
 ) -> tuple[list[dict[str, Any]], EventPosition]:
-    """Return what is new since a place, or the newest of all; and how far that goes."""
+    """Return the events after a position, or the newest ones, and the position after them."""
     if after is None:
         happened = store.state.last_happened(job, limit)
     else:
@@ -214,7 +214,7 @@ def events_since(
     reported = _reported(store, job, after, limit)
     first = after or (0, 0)
     upto = (happened[-1].seq if happened else first[0], reported[-1].id if reported else first[1])
-    return [*map(happening_shape, happened), *map(told_shape, reported)], upto
+    return [*map(event_shape, happened), *map(rank_event_shape, reported)], upto
 
 
 def _reported(

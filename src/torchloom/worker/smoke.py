@@ -1,6 +1,6 @@
-"""The smoke test of a rank: `python -m torchloom.worker.smoke` under any launcher, or none.
+"""A smoke test of the ranks: `python -m torchloom.worker.smoke`, with or without a launcher.
 
-Exit code 0: the ranks trained together. 1: they did not, and a sentence says why. 2: misuse.
+Exit code 0: the ranks trained together. 1: they did not; standard error has the reason. 2: misuse.
 """
 
 import argparse
@@ -30,7 +30,7 @@ class SmokeNeedsTorch(UserError):
 
 
 def main(words: Sequence[str]) -> int:
-    """Train as the command line says; rank 0 tells how it went."""
+    """Train as the command line says; rank 0 prints the report."""
     parser = argparse.ArgumentParser(prog="torchloom.worker.smoke", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
@@ -55,11 +55,11 @@ def _run(model: str, steps: int, backend: str | None, path: Path | None) -> int:
     report = workload.train(model, steps)
     dist.cleanup()
     if rank == 0:
-        _tell(report, path)
+        _write(report, path)
     return 1 if report.error else 0
 
 
-def _tell(report: "WorkloadReport", path: Path | None) -> None:
+def _write(report: "WorkloadReport", path: Path | None) -> None:
     sys.stdout.write(text(report))
     sys.stdout.flush()
     if report.error:
@@ -71,7 +71,7 @@ def _tell(report: "WorkloadReport", path: Path | None) -> None:
 
 
 def text(report: "WorkloadReport") -> str:
-    """Return the report for people."""
+    """Return the report as text."""
     heads = ("rank", "local", "node", "host", "pid", "device", "parameters")
     rows = [
         (row.rank, row.local_rank, row.node, row.host, row.pid, row.device, row.digest)

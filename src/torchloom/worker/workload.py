@@ -1,4 +1,4 @@
-"""A small training run on made-up data that shows whether ranks really train together."""
+"""A small training on synthetic data that shows whether the ranks train together."""
 
 import hashlib
 import math
@@ -20,7 +20,7 @@ CLASSES = 8
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank, as it sees itself at the end."""
+    """One rank at the end of the training."""
 
     rank: int
     local_rank: int
@@ -33,7 +33,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadReport:
-    """What a run showed; `losses` are means over all ranks, before and after training."""
+    """The result of a run; `losses` are means over all ranks, before and after training."""
 
     model: str
     steps: int
@@ -46,7 +46,7 @@ class WorkloadReport:
 
     @property
     def error(self) -> str:
-        """What is wrong, in a sentence; nothing when the ranks agree and the loss fell."""
+        """What is wrong, in a sentence; empty if the ranks agree and the loss fell."""
         first = self.ranks[0].digest
         others = [str(row.rank) for row in self.ranks if row.digest != first]
         if others:
@@ -56,7 +56,7 @@ class WorkloadReport:
                 f"averaged over the ranks; check backend {self.backend} and the network between"
             )
         before, after = self.losses
-        if not after < before:  # a NaN is no smaller either
+        if not after < before:  # also if it is NaN
             return (
                 f"the loss did not fall: {before:.4f} before, {after:.4f} after {self.steps} steps "
                 f"of {self.model}; give it more --steps, or check the device {self.ranks[0].device}"
@@ -78,7 +78,7 @@ Make = Callable[[torch.Generator], tuple[nn.Module, Data]]
 def train(
     name: str, steps: int, wrap: Callable[[nn.Module], nn.Module] | None = None
 ) -> WorkloadReport:
-    """Train one of the models on all ranks of the group; `wrap` stands in for DDP."""
+    """Train one of the models on all ranks of the group; `wrap` replaces DDP."""
     device = dist.get_torch_device()
     dist.seed_everything(0)
     model, data = MODELS[name](torch.Generator().manual_seed(1 + dist.get_rank()))
@@ -149,14 +149,14 @@ def _backend() -> str:
 
 
 def _mlp(generator: torch.Generator) -> tuple[nn.Module, Data]:
-    """Tell which of a few directions a vector points to."""
+    """Classify vectors by their largest component."""
     inputs = torch.randn(BATCH, 32, generator=generator)
     layers = [nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES)]
     return nn.Sequential(*layers), (inputs, inputs[:, :CLASSES].argmax(1))
 
 
 def _cnn(generator: torch.Generator) -> tuple[nn.Module, Data]:
-    """Tell which row of a noisy picture is bright."""
+    """Find the bright row of a noisy picture."""
     targets = torch.randint(CLASSES, (BATCH,), generator=generator)
     inputs = 0.3 * torch.randn(BATCH, 1, CLASSES, 8, generator=generator)
     inputs[torch.arange(BATCH), 0, targets] += 1
@@ -165,7 +165,7 @@ def _cnn(generator: torch.Generator) -> tuple[nn.Module, Data]:
 
 
 def _transformer(generator: torch.Generator) -> tuple[nn.Module, Data]:
-    """Tell which token a sequence has most of."""
+    """Find the most frequent token of a sequence."""
     tokens = torch.randint(CLASSES, (BATCH, 16), generator=generator)
     targets = nn.functional.one_hot(tokens, CLASSES).sum(1).argmax(1)
     blocks = [

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from torchloom.cli.jobs import stacks
 from torchloom.cli.main import main
-from torchloom.messages.plane import Frame, Look, Stacks, Thread
+from torchloom.messages.plane import Frame, ProcessSample, Stacks, Thread
 from torchloom.weaver.health.hangs import role_shape, weigh
 from torchloom.weaver.health.roster import _row as row
 
@@ -28,7 +28,7 @@ SLEEP = Frame("load", "/job/train.py", 32, "time.sleep(9)")
 def of(rank: int, *frames: Frame) -> Stacks:
     threads = (Thread("MainThread", True, frames), Thread("", False, (SLEEP,))) if frames else ()
     source, note = ("py-spy", "") if frames else ("", "py-spy is not installed")
-    looks = tuple(Look(at, 1.0, "S", "", source, threads, note) for at in (1.0, 2.0))
+    looks = tuple(ProcessSample(at, 1.0, "S", "", source, threads, note) for at in (1.0, 2.0))
     return Stacks(register(rank).head, "node-1", "s", looks)
 
 

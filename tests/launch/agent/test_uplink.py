@@ -12,7 +12,7 @@ from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.agent.uplink import NodeAgentProcess
 from torchloom.launch.host import descendants, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 
 from ...harness.home import home, until
 
@@ -23,7 +23,7 @@ NOWHERE = wire.LaunchAddress(host="127.0.0.1", port=9)  # no launch process: it 
 
 @pytest.fixture
 def relay(home: Path) -> Iterator[NodeAgentProcess]:
-    relay = NodeAgentProcess(NodeShare("train-1", "n2"), NOWHERE)
+    relay = NodeAgentProcess(JobShare("train-1", "n2"), NOWHERE)
     yield relay
     relay.leave(at_once=True)
     until(lambda: relay.look(descendants.reap()) or not relay.is_there)

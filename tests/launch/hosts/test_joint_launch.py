@@ -210,7 +210,7 @@ def test_a_head_that_nobody_is_is_said_after_the_longest_wait(free_port: int) ->
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (None, "whoever listens there is silent"),
+        (None, "what listens there does not answer"),
         (b"", "it does not know our key: share $LOOM_HOME, or set LOOM_LAUNCH_TOKEN"),
         (b"\0" * 100, "it does not know our key: share $LOOM_HOME, or set LOOM_LAUNCH_TOKEN"),
     ],

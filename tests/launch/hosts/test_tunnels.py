@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,8 @@ def test_who_only_claims_to_be_the_launch_process_is_told_nothing_more() -> None
         with listener.accept()[0] as channel:
             send_message(channel, {"do": "prove", "challenge": "c"})
             heard.extend((receive_message(channel), receive_message(channel)))
-            send_message(
-                channel, {"do": "go", "proof": "guess", "nats": "nats://evil", "token": "t"}
-            )
+            told = {"nats": "nats://evil", "token": "t", "authority": ""}
+            send_message(channel, {"do": "go", "proof": "guess", **told})
 
     posing = threading.Thread(target=pose)
     posing.start()
@@ -196,14 +196,13 @@ def test_ranks_of_the_planes_host_use_its_agent_and_others_their_own(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = ProcessIdentity.mine()
-    here = {"process": {"host": mine.host, "boot": mine.boot}}
-    there = {"process": {"host": "n2", "boot": "other"}}
+    agents = (mine, replace(mine, host="n2", boot="other"))
     own = str(settings.plane_dir() / "agent.sock")
 
     monkeypatch.setenv("LOOM_PLANE", "1")
-    watched = [office.tunnels.uplink(hello) for hello in (here, there)]
+    watched = [office.tunnels.uplink(agent) for agent in agents]
     monkeypatch.setenv("LOOM_PLANE", "0")
-    unwatched = [office.tunnels.uplink(hello) for hello in (here, there)]
+    unwatched = [office.tunnels.uplink(agent) for agent in agents]
 
     assert watched == [own, ""]
     assert unwatched == [own, own]

@@ -13,7 +13,7 @@ from torchloom.launch.host import sockets
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.client import COLD, ForkChoice
 from torchloom.launch.keeper.python_command import PythonCommand
-from torchloom.launch.protocol import RankOrder, ReplicaOrder
+from torchloom.launch.protocol import KeeperRequest, RankOrder, ReplicaOrder
 
 STORE = {"LOOM_STORE": "file:///dev/shm/x/attempt-0"}
 NO_GAIN = "cold: no zygote is started for a program that does not name torch"
@@ -44,7 +44,8 @@ def order(argv: Sequence[str], cwd: str = "/", grouped: bool = True) -> ReplicaO
 
 
 def decide(warmth: ForkChoice, asked: ReplicaOrder, **env: str) -> object:
-    request = {"argv": asked.argv, "env": environment(**env), "cwd": asked.cwd}
+    facts = ("train-1", "n1", "/none", 5.0)
+    request = KeeperRequest(*facts, argv=asked.argv, env=environment(**env), cwd=asked.cwd)
     return warmth.keeper(request, asked)
 
 

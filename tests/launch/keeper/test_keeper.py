@@ -26,7 +26,7 @@ NOBODY = 65534
 KEEP = """
 import socket, sys
 from pathlib import Path
-from torchloom.launch.host.descendants import NodeShare as Share
+from torchloom.launch.host.descendants import JobShare as Share
 from torchloom.launch.keeper.service import Keeper
 
 fd, app, node, address, limit = sys.argv[1:]

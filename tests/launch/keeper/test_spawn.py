@@ -18,7 +18,7 @@ RANKS = 20
 KEEP = """
 import os, socket, sys, time
 from pathlib import Path
-from torchloom.launch.host.descendants import NodeShare as Share
+from torchloom.launch.host.descendants import JobShare as Share
 from torchloom.launch.keeper.service import Keeper
 
 def run(order):

@@ -34,7 +34,7 @@ def test_saying_it_again_changes_nothing() -> None:
 
     assert taken == [True] * 3
     assert ranks.registers() == (register("a"),)
-    assert ranks.line_to(register("a").head) is line
+    assert ranks.connection_to(register("a").head) is line
 
 
 def test_a_new_life_takes_the_place_and_the_old_one_cannot_have_it_back() -> None:
@@ -45,8 +45,8 @@ def test_a_new_life_takes_the_place_and_the_old_one_cannot_have_it_back() -> Non
 
     assert taken == (True, False)
     assert ranks.registers() == (register("b", 1, 2),)
-    assert ranks.line_to(Head(1, "j", 1, 0, "")) is new
-    assert ranks.line_to(Head(1, "j", 1, 0, "a")) is None
+    assert ranks.connection_to(Head(1, "j", 1, 0, "")) is new
+    assert ranks.connection_to(Head(1, "j", 1, 0, "a")) is None
 
 
 def test_of_two_lives_in_one_generation_the_younger_process_is_the_rank() -> None:
@@ -76,7 +76,7 @@ def test_a_rank_whose_line_is_lost_is_known_until_its_process_is_gone() -> None:
 
     ranks.hung_up(line)
     first = ranks.bury(lambda pid, started: (pid, started) in alive)
-    known, reachable = ranks.registers(), ranks.line_to(register("a").head)
+    known, reachable = ranks.registers(), ranks.connection_to(register("a").head)
     alive.clear()
     second = ranks.bury(lambda pid, started: (pid, started) in alive)
 

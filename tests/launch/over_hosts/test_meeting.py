@@ -230,7 +230,7 @@ def test_whoever_has_another_key_is_told_so(launches: Launches) -> None:
         f"loom: the head at n1:{PORT} was not met in 2 s: it does not know our key: share "
         "$LOOM_HOME, or set LOOM_LAUNCH_TOKEN\n"
     )
-    assert re.search(r"no agent in 1\d s: nothing was heard of it", alone)
+    assert re.search(r"no agent in 1\d s: nothing was received from it", alone)
     assert launches.lives() == {}
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from torchloom.launch import wire
+from torchloom.launch.protocol import EndJob, LaunchMessage, SignalRanks, Unknown
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.wire import Connection, WireMessage
 
 TOKEN = "secret"
-HELLO: WireMessage = {"say": "hello", "host": "n2", "process": {}, "challenge": "c", "ranks": []}
+PROCESS = {"host": "n2", "boot": "b", "pid": 7, "started": "1"}
+HELLO = {"say": "hello", "host": "n2", "process": PROCESS, "challenge": "c", "ranks": []}
 
 
 class Caller:
@@ -38,6 +40,10 @@ class Caller:
         self.is_dismissed = True
 
 
+def kind_of(message: LaunchMessage) -> str:
+    return message.kind if isinstance(message, Unknown) else message.tag[1]
+
+
 class Office:
     """`Nodes` with a listener, and everything it tells."""
 
@@ -49,8 +55,8 @@ class Office:
             names,
             TOKEN,
             "app-1",
-            lambda name, hello: self.heard.append(("joined", name, hello["host"])),
-            lambda name, message: self.heard.append(("message", name, message["say"])),
+            lambda name, hello: self.heard.append(("joined", name, hello.host)),
+            lambda name, message: self.heard.append(("message", name, kind_of(message))),
             lambda name, evidence: self.heard.append(("lost", name, evidence)),
         )
         self.listener = wire.listen_on("127.0.0.1")
@@ -140,10 +146,48 @@ def test_a_stranger_is_not_listened_to_for_ever(office: Office) -> None:
     caller = office.call()
 
     for _ in range(10_001):
-        caller.say(say="output")
+        caller.say(say="output_end", logs="a")
 
     office.until(lambda: caller.is_dismissed)
     assert office.heard == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"say": "output"},
+        {"say": "exited", "ranks": [{}]},
+        {**HELLO, "process": {}},
+        {**HELLO, "place": "2"},
+        {**HELLO, "seat": 2},
+        {"say": "proof", "proof": None},
+        {"say": 1},
+        {},
+    ],
+)
+def test_a_message_that_does_not_fit_its_kind_ends_the_connection(
+    office: Office, wrong: dict[str, Any]
+) -> None:
+    caller = office.call()
+
+    caller.say(**wrong)
+
+    office.until(lambda: caller.is_dismissed)
+    assert office.heard == []
+
+
+def test_an_agent_of_another_version_may_send_kinds_and_fields_that_we_do_not_know(
+    office: Office,
+) -> None:
+    caller = office.call()
+
+    caller.say(**HELLO, mood="good")
+    caller.say(say="weather", is_fair=True)
+    caller.prove()
+    caller.say(say="exited", ranks=[])
+
+    office.until(lambda: ("message", "n2", "exited") in office.heard)
+    assert not caller.is_dismissed
 
 
 def test_a_stranger_may_not_fill_the_memory_before_it_has_shown_who_it_is(office: Office) -> None:
@@ -172,8 +216,8 @@ def test_only_so_many_strangers_are_waited_for(office: Office) -> None:
 
 
 def test_what_is_sent_to_an_agent_that_is_away_waits_for_it(office: Office) -> None:
-    office.nodes.send("n2", {"do": "signal"})
-    office.nodes.tell("n2", {"do": "start"})
+    office.nodes.send("n2", SignalRanks(15))
+    office.nodes.tell("n2", EndJob(1.0, 0))
 
     caller = office.joined()
     office.until(lambda: len(caller.told) == 2)
@@ -200,7 +244,7 @@ def test_a_second_agent_takes_the_place_of_the_first(office: Office) -> None:
     second.say(**HELLO)
     second.prove()
     office.until(lambda: first.is_dismissed)
-    office.nodes.tell("n2", {"do": "end"})
+    office.nodes.tell("n2", EndJob(1.0, 0))
     office.until(lambda: second.told[-1]["do"] == "end")
 
     assert office.heard == [("joined", "n2", "n2")] * 2
@@ -220,10 +264,10 @@ def test_a_node_that_was_given_up_is_lost_once_and_may_not_come_back(office: Off
     assert office.nodes.present == ("n1",)
 
 
-def test_a_node_that_was_let_go_may_leave_and_is_not_missed(office: Office) -> None:
+def test_a_node_that_was_released_may_leave_and_is_not_missed(office: Office) -> None:
     caller = office.joined()
 
-    office.nodes.let_go("n2")
+    office.nodes.release("n2")
     caller.connection.close()
     office.until(lambda: not office.nodes.have_joined(["n2"]))
 

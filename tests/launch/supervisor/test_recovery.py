@@ -46,7 +46,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_on_one_host_ranks_do_not_wait_for_drafts_to_be_deleted(
     root: Path, gate: threading.Event
 ) -> None:
-    place = saved(root).go_on(1, "why")
+    place = saved(root).resume_point(1, "why")
     is_there = (root / DRAFT.name).exists()
     gate.set()
 
@@ -57,7 +57,7 @@ def test_on_one_host_ranks_do_not_wait_for_drafts_to_be_deleted(
 def test_where_hosts_look_for_each_others_marks_drafts_and_marks_are_gone_first(root: Path) -> None:
     LocalStorage(str(root)).mark("old")
 
-    assert saved(root, "n1", "n2").go_on(1, "why") == NOTHING
+    assert saved(root, "n1", "n2").resume_point(1, "why") == NOTHING
 
     assert {path.name for path in root.iterdir()} == {".lock", "fence"}
 

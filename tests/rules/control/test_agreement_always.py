@@ -1,6 +1,5 @@
 """Whoever dies and whatever is lost: ranks of a generation agree, and no command is forgotten."""
 
-import json
 from typing import Any
 
 from hypothesis import settings
@@ -15,11 +14,7 @@ from torchloom.rules.control.command import (
     CommandKind,
     CommitAt,
     Status,
-    desired,
-    entry_from_dict,
-    entry_to_dict,
     offer_of,
-    upcoming,
 )
 from torchloom.rules.control.events import (
     Asked,
@@ -37,7 +32,7 @@ from torchloom.rules.control.events import (
     StoreCommand,
 )
 
-from ..model_ranks import WAIT, Rank, Store
+from ..model_ranks import WAIT, Rank, Store, desired, upcoming
 
 KINDS = [
     CommandKind.KNOB,
@@ -55,7 +50,7 @@ class World(RuleBasedStateMachine):
     @initialize(ks=st.lists(st.integers(0, 3), min_size=3, max_size=5), is_api=st.booleans())
     def begin(self, ks: list[int], is_api: bool) -> None:
         self.ks, self.is_api = ks, is_api
-        self.rows: dict[str, str] = {}
+        self.rows: dict[str, CommandEntry] = {}
         self.state: State | None = State()
         self.fuse: int | None = None  # effects that the weaver still lives to see
         self.now = 0.0
@@ -87,7 +82,7 @@ class World(RuleBasedStateMachine):
     def carry_out(self, effect: Effect) -> None:
         match effect:
             case StoreCommand():
-                self.rows[effect.entry.id] = json.dumps(entry_to_dict(effect.entry))
+                self.rows[effect.entry.id] = effect.entry
             case CommandDone():
                 self.answered(effect.entry)
             case AskWrite():
@@ -109,7 +104,7 @@ class World(RuleBasedStateMachine):
 
     def come_back(self) -> None:
         """Read what was stored; agents say again what they know."""
-        self.state = restore(entry_from_dict(json.loads(row)) for row in self.rows.values())
+        self.state = restore(self.rows.values())
         self.tell(CommandTick(self.now))
         if not self.is_begun:
             self.begin_generation()
@@ -368,7 +363,7 @@ class World(RuleBasedStateMachine):
     def check_outcomes(self) -> None:
         commits = self.commits()
         for name, command in self.asked.items():
-            entry = entry_from_dict(json.loads(self.rows[name]))
+            entry = self.rows[name]
             assert entry.status.is_final, "no outcome"
             if command.kind.is_aligned:
                 assert (entry.status is Status.APPLIED) == (name in commits)
@@ -387,7 +382,7 @@ class World(RuleBasedStateMachine):
     def check_values(self) -> None:
         """What each rank has is what the stores say, in the order of steps and commands."""
         commits = self.commits()
-        numbers = {name: json.loads(row)["number"] for name, row in self.rows.items()}
+        numbers = {name: row.number for name, row in self.rows.items()}
         order = sorted(commits, key=lambda name: (commits[name], numbers[name]))
         for rank in self.ranks:
             values: dict[str, Any] = {}

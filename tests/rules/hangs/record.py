@@ -18,7 +18,7 @@ import msgspec
 
 from torchloom.launch.node_agent import stacks
 from torchloom.launch.node_agent.stacks import APART
-from torchloom.messages.plane import Look
+from torchloom.messages.plane import ProcessSample
 
 HERE = Path(__file__).parent
 WORLD = 4
@@ -83,10 +83,10 @@ def _without_our_places(value: Any) -> Any:
     return value
 
 
-def recorded(how: str) -> tuple[list[int], list[tuple[Look, ...]]]:
+def recorded(how: str) -> tuple[list[int], list[tuple[ProcessSample, ...]]]:
     """Return steps and looks of a recording, by rank."""
     found = json.loads((HERE / f"{how}.json").read_text())
-    looks = [msgspec.convert(pair, tuple[Look, ...]) for pair in found["looks"]]
+    looks = [msgspec.convert(pair, tuple[ProcessSample, ...]) for pair in found["looks"]]
     return found["steps"], looks
 
 

@@ -3,26 +3,26 @@
 import pytest
 
 from torchloom.rules.membership.election import inherits, newest_copy, page_for, slot_of
-from torchloom.rules.membership.faults import FaultOwner, Fence, GenerationNews, admit, whose
+from torchloom.rules.membership.faults import FaultOwner, Fence, GenerationNews, admit, fault_owner
 
 
 @pytest.mark.parametrize("is_collective", [True, False])
 def test_an_exception_of_a_generation_that_is_over_is_a_peers(is_collective: bool) -> None:
-    assert whose(GenerationNews.OVER, 0.0, is_collective) is FaultOwner.PEER
+    assert fault_owner(GenerationNews.OVER, 0.0, is_collective) is FaultOwner.PEER
 
 
 def test_an_exception_of_the_program_is_raised_after_two_seconds() -> None:
-    assert whose(GenerationNews.NOTHING, 1.9, is_collective=False) is FaultOwner.OPEN
-    assert whose(GenerationNews.NOTHING, 2.0, is_collective=False) is FaultOwner.OWN
+    assert fault_owner(GenerationNews.NOTHING, 1.9, is_collective=False) is FaultOwner.OPEN
+    assert fault_owner(GenerationNews.NOTHING, 2.0, is_collective=False) is FaultOwner.OWN
 
 
 def test_a_collective_error_is_raised_only_if_the_generation_stands() -> None:
-    assert whose(GenerationNews.STANDS, 1.9, is_collective=True) is FaultOwner.OPEN
-    assert whose(GenerationNews.STANDS, 2.0, is_collective=True) is FaultOwner.OWN
+    assert fault_owner(GenerationNews.STANDS, 1.9, is_collective=True) is FaultOwner.OPEN
+    assert fault_owner(GenerationNews.STANDS, 2.0, is_collective=True) is FaultOwner.OWN
 
 
 def test_nobody_dies_because_the_weaver_is_away() -> None:
-    assert whose(GenerationNews.NOTHING, 59.0, is_collective=True) is FaultOwner.OPEN
+    assert fault_owner(GenerationNews.NOTHING, 59.0, is_collective=True) is FaultOwner.OPEN
 
 
 def test_nothing_of_an_older_weaver_or_generation_is_carried_out() -> None:

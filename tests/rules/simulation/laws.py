@@ -13,6 +13,6 @@ class Laws:
 
     step: Callable[[Any, Any], Any] = live_recovery.step
     admit: Callable[[Any, int, int], Any] = faults.admit
-    whose: Callable[[Any, float, bool], Any] = faults.whose
+    whose: Callable[[Any, float, bool], Any] = faults.fault_owner
     slot_of: Callable[[int], int] = election.slot_of  # where a page is written
     read_slot_of: Callable[[int], int] = election.slot_of

@@ -12,7 +12,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import DatabasePlace, PlaneStore, StateLost, open_store
 from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.rows import TokenRow
-from torchloom.weaver.users import People, hash_of
+from torchloom.weaver.users import UserRegistry, hash_of
 
 from ...harness.fresh_databases import fresh
 from ...harness.home import TIMEOUT, allowed
@@ -26,21 +26,23 @@ def store(tmp_path: Path) -> Iterator[PlaneStore]:
 
 
 @pytest.fixture
-def people(store: PlaneStore) -> People:
-    made = People(store.state, Journal(store.state))
+def people(store: PlaneStore) -> UserRegistry:
+    made = UserRegistry(store.state, Journal(store.state))
     made.put("admin", "admin", None, "test")
     made.put("alice", "operator", None, "test")
     return made
 
 
 @pytest.fixture
-def identities(tmp_path: Path, people: People) -> Iterator[Identities]:
+def identities(tmp_path: Path, people: UserRegistry) -> Iterator[Identities]:
     reading = open_reading(DatabasePlace(tmp_path))
     yield identities_of(reading.state)
     reading.close()
 
 
-def test_a_token_is_its_users_until_it_is_revoked(people: People, identities: Identities) -> None:
+def test_a_token_is_its_users_until_it_is_revoked(
+    people: UserRegistry, identities: Identities
+) -> None:
     token, secret = people.add_token("alice", "", "admin")
 
     before = asyncio.run(identities.who(secret))
@@ -53,7 +55,7 @@ def test_a_token_is_its_users_until_it_is_revoked(people: People, identities: Id
 
 
 def test_a_session_is_its_users_by_both_secrets_of_one_login(
-    people: People, identities: Identities
+    people: UserRegistry, identities: Identities
 ) -> None:
     def login(user: str) -> tuple[TokenRow, str, str]:
         _, code = people.add_link(user, "admin")
@@ -83,7 +85,7 @@ def test_a_session_is_its_users_by_both_secrets_of_one_login(
 
 
 def test_a_session_without_a_second_secret_lets_nobody_in(
-    people: People, identities: Identities, store: PlaneStore
+    people: UserRegistry, identities: Identities, store: PlaneStore
 ) -> None:
     secret = "loom_of_long_ago"
     store.state.put(TokenRow("t-old", "alice", "browser", hash_of(secret), "cookie"))
@@ -94,7 +96,7 @@ def test_a_session_without_a_second_secret_lets_nobody_in(
 
 
 def test_a_revoked_token_ends_within_two_seconds_also_where_nobody_was_told(
-    people: People, store: PlaneStore
+    people: UserRegistry, store: PlaneStore
 ) -> None:
     clock = [0.0]
     look = identities_of(store.state)._look
@@ -140,7 +142,7 @@ def test_what_is_no_token_lets_nobody_in(identities: Identities, secret: str) ->
     assert asyncio.run(identities.who(secret)) is None
 
 
-def test_neither_a_hash_nor_an_id_is_a_token(people: People, identities: Identities) -> None:
+def test_neither_a_hash_nor_an_id_is_a_token(people: UserRegistry, identities: Identities) -> None:
     token, _ = people.add_token("alice", "", "admin")
 
     assert asyncio.run(identities.who(token.hash)) is None
@@ -148,7 +150,7 @@ def test_neither_a_hash_nor_an_id_is_a_token(people: People, identities: Identit
 
 
 def test_a_token_that_is_over_or_whose_user_is_disabled_lets_nobody_in(
-    people: People, store: PlaneStore
+    people: UserRegistry, store: PlaneStore
 ) -> None:
     token, secret = people.add_token("alice", "", "admin", seconds=60)
     later = identities_of(store.state, lambda: token.created_at + 60)
@@ -162,7 +164,7 @@ def test_a_token_that_is_over_or_whose_user_is_disabled_lets_nobody_in(
     assert asyncio.run(now.who(secret)) is None
 
 
-Change = Callable[[People, str], object]
+Change = Callable[[UserRegistry, str], object]
 CHANGES: dict[str, Change] = {
     "revoked": lambda people, token: people.revoke(token, "admin"),
     "disabled": lambda people, token: people.put("alice", None, True, "admin"),
@@ -172,7 +174,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_watch_ends_within_five_seconds_of_the_change(
-    people: People, identities: Identities, change: str
+    people: UserRegistry, identities: Identities, change: str
 ) -> None:
     async def run() -> float:
         token, secret = people.add_token("alice", "", "admin")
@@ -190,7 +192,7 @@ def test_a_watch_ends_within_five_seconds_of_the_change(
 
 
 def test_a_watch_goes_on_when_a_user_may_more_than_before(
-    people: People, identities: Identities
+    people: UserRegistry, identities: Identities
 ) -> None:
     async def run() -> bool:
         _, secret = people.add_token("alice", "", "admin")

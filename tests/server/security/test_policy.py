@@ -19,7 +19,7 @@ from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import DatabasePlace, open_store
 from torchloom.weaver.store.reader import open_reading
-from torchloom.weaver.users import ROLES, People
+from torchloom.weaver.users import ROLES, UserRegistry
 
 from ..asgi import HOST, Answer, acall
 
@@ -34,7 +34,7 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         store = open_store(DatabasePlace(folder))
-        people = People(store.state, Journal(store.state))
+        people = UserRegistry(store.state, Journal(store.state))
         self.tokens: dict[str, str] = {}
         for role in ROLES:
             people.put(role, role, None, "test")

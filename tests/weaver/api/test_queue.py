@@ -43,7 +43,7 @@ class Door:
         head = Head(VERSION, "", 0, NO_RANK, "")
         said = Hello(head, name, f"{name}.host", "boot", 1, 0, devices, (), cpus, 4096)
         self.weaver.roster.greet(said)
-        self.weaver.coordinator.rooms.on_node_reported(NodeReported(said))
+        self.weaver.coordinator.nodes.on_node_reported(NodeReported(said))
 
 
 @contextlib.asynccontextmanager
@@ -147,7 +147,7 @@ def test_the_cluster_shows_what_is_free_and_who_has_the_rest_of_lost_nodes_too(
         door.node("n2", 2)
         one = (await door.ask("submit", spec=SPEC, owner="alice"))["id"]
         nodes = (await door.ask("cluster"))["nodes"]
-        door.weaver.coordinator.rooms.on_agent_down(AgentDown("n2"))
+        door.weaver.coordinator.nodes.on_agent_down(AgentDown("n2"))
         left = (await door.ask("cluster"))["nodes"]
 
         shape = {"id": "n1", "host": "n1.host", "state": "up", "cpus": 4, "memory_mb": 4096}
@@ -357,7 +357,7 @@ def test_a_resume_waits_for_nodes_that_are_about_to_register_as_a_submit_does(
     async def second(door: Door) -> None:
         (job,) = (row.id for row in door.weaver.jobs.all())
         asked = {"job": job, "id": "c-1", "author": "ann"}
-        gathered = door.weaver.coordinator.rooms.gathered
+        gathered = door.weaver.coordinator.nodes.gathered
         answer = asyncio.create_task(door.ask("resume", **asked))
         await until(lambda: answer.done() or gathered._waiters)  # type: ignore[attr-defined]
         door.node("n1", 2)

@@ -31,7 +31,7 @@ def test_a_wish_goes_with_its_command(status: Status | None, is_void: bool) -> N
     weaver.commands.status.side_effect = lambda job, command: {"c2": status}[command]
     resizing = ResizeApi(weaver, MagicMock(), MagicMock())
 
-    resizing.look()
+    resizing.check()
 
     let_go = [("j", {RELEASING: None, RESIZING: None})] if is_void else []
     assert [call.args for call in weaver.jobs.mark.call_args_list] == let_go

@@ -54,19 +54,19 @@ def test_every_so_many_seconds_one_is_asked_for_by_whichever_weaver(tmp_path: Pa
             node, ranks = await launched(exchange)
             await node.tell(ranks[0], "checkpointing", every_n_seconds=600, keep_last=3)
             turn_clock(weaver, 590)
-            weaver.triggers.look()
+            weaver.triggers.check()
             assert asked(tmp_path) == []
             turn_clock(weaver, 601)
-            weaver.triggers.look()
+            weaver.triggers.check()
             await until(lambda: asked(tmp_path) == [("loom", "every 600 s", "applied")])
             turn_clock(weaver, 0)
         async with weaver_at(tmp_path, exchange) as weaver:
             await node.hello()
             turn_clock(weaver, 590)  # seconds after the one that was asked for
-            weaver.triggers.look()
+            weaver.triggers.check()
             assert len(asked(tmp_path)) == 1
             turn_clock(weaver, 601)
-            weaver.triggers.look()
+            weaver.triggers.check()
             await until(lambda: len(asked(tmp_path)) == 2)
 
     asyncio.run(scenario())
@@ -83,7 +83,7 @@ def test_a_clock_that_is_set_back_by_an_hour_keeps_no_checkpoint_waiting(tmp_pat
             turn_clock(weaver, -3600)
             await node.tell(ranks[1], "checkpoint_wanted", why="SIGUSR1")
             await until(lambda: asked(tmp_path) == [("loom", "SIGUSR1", "applied")] * 2)
-            weaver.triggers.look()
+            weaver.triggers.check()
             timed = ("loom", "every 600 s", "applied")
             await until(lambda: asked(tmp_path)[2:] == [timed])
 
@@ -97,12 +97,12 @@ def test_before_an_allocation_ends_one_is_asked_for_once(tmp_path: Path) -> None
             node, _ = await launched(exchange, deadline=time.time() + 1000)
             for seconds in (800, 900, 950):
                 turn_clock(weaver, seconds)
-                weaver.triggers.look()
+                weaver.triggers.check()
             await until(lambda: [row[2] for row in asked(tmp_path)] == ["applied"])
         async with weaver_at(tmp_path, exchange) as weaver:
             await node.hello()
             turn_clock(weaver, 960)
-            weaver.triggers.look()
+            weaver.triggers.check()
 
     asyncio.run(scenario())
 

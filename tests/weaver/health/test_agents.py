@@ -266,7 +266,7 @@ def test_who_says_hello_twice_before_it_is_his_turn_is_answered_twice(tmp_path: 
                 await bus.subscribe(reply, hear)
 
             for reply in ("answer.1", "answer.2"):
-                await weaver.agents.hello(subjects.hello("node-1"), said, reply)
+                await weaver.agents.on_hello(subjects.hello("node-1"), said, reply)
 
             await until(lambda: len(answered) == 2)
 

@@ -17,7 +17,7 @@ from torchloom.messages.plane import (
     Frame,
     Heartbeat,
     Kill,
-    Look,
+    ProcessSample,
     Progress,
     Stacks,
     TakeStacks,
@@ -76,8 +76,8 @@ class Stage:
             await self.agent.bus.publish(subjects.stacks(self.agent.name), encode(said))
 
 
-def _look(at: float, frame: Frame, cpu: float) -> Look:
-    return Look(at, cpu, "S", "", "py-spy", (Thread("MainThread", True, (frame,)),))
+def _look(at: float, frame: Frame, cpu: float) -> ProcessSample:
+    return ProcessSample(at, cpu, "S", "", "py-spy", (Thread("MainThread", True, (frame,)),))
 
 
 async def standing(exchange: Exchange, boundary: Any = "api", **wishes: Any) -> Stage:

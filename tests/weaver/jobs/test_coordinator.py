@@ -51,7 +51,7 @@ def test_who_finds_no_room_waits_and_goes_when_another_has_ended(tmp_path: Path)
         first, second = await plane.submit("first", 2), await plane.submit("second", 1)
         await plane.settled()
         assert list(world.starts) == [first]
-        assert plane.coordinator.turns.why() == {
+        assert plane.coordinator.queue.why() == {
             second: "waits for room: needs 1 workers, 0 would fit now"
         }
         plane.end(first)
@@ -113,7 +113,7 @@ def test_a_cancelled_job_leaves_the_queue_and_a_running_one_is_stopped(tmp_path:
             assert job is not None
             await plane.coordinator.cancel(job, "bob", "no more")
         assert runs not in world.running
-        assert plane.coordinator.turns.why() == {}
+        assert plane.coordinator.queue.why() == {}
         await plane.close()
 
     asyncio.run(scenario())
@@ -217,7 +217,7 @@ def test_a_gpu_is_given_once_and_one_that_is_not_well_to_nobody(tmp_path: Path) 
         plane.node("node1", 8, "GPU-1", "GPU-2", "GPU-3")
         plane.coordinator.start()
         plane.devices.mark("GPU-2", DeviceState.FAILED, "test", "xid")
-        plane.coordinator.rooms.look()
+        plane.coordinator.nodes.update()
         jobs = [await plane.submit(resources={"gpus_per_worker": 1}) for _ in range(3)]
         await plane.settled()
         await plane.close()
@@ -248,7 +248,7 @@ def test_a_quota_holds_an_owner_back_and_is_there_after_a_restart(tmp_path: Path
         plane = Plane(tmp_path, world)
         plane.node("node1", 8)
         plane.coordinator.start()
-        assert plane.coordinator.turns.why() == {
+        assert plane.coordinator.queue.why() == {
             waits: "waits for a quota: alice has 2 of 2 workers"
         }
         plane.coordinator.set_quota("alice", None, "root")
@@ -275,9 +275,9 @@ def test_a_job_spreads_over_nodes_and_keeps_its_share_of_one_that_is_lost(tmp_pa
         plane.coordinator.start()
         job = await plane.submit("wide", 3)
         await plane.settled()
-        plane.coordinator.rooms.on_agent_down(AgentDown("node2"))
+        plane.coordinator.nodes.on_agent_down(AgentDown("node2"))
         waits = await plane.submit("next", 1)
-        assert plane.coordinator.turns.why()[waits].startswith("waits for room")
+        assert plane.coordinator.queue.why()[waits].startswith("waits for room")
         plane.end(job)
         await plane.settled()
         assert world.orders[waits].spots == (Spot("node1", 1),)

@@ -174,7 +174,7 @@ def test_both_the_weaver_and_the_runs_own_record_must_say_that_it_is_over(tmp_pa
     async def act(weaver: Weaver) -> None:
         ended_run(LIVE)  # its ranks live on
         running = ended_run("gpt-1", state=AppState.RUNNING, launcher=ProcessIdentity.mine())
-        weaver.jobs.told(job_event("job", "gpt-1", scheduler="local"))
+        weaver.jobs.update(job_event("job", "gpt-1", scheduler="local"))
         weaver.jobs.end("gpt-1", JobState.FAILED, "lost")
 
         parts = {"runs": DAY, "metrics": DAY, "logs": DAY, "dumps": DAY}
@@ -270,7 +270,7 @@ def test_a_run_whose_end_nobody_can_read_stays_and_keeps_no_other(tmp_path: Path
         record = ended_run("odd-1") / "status.json"
         record.write_text(record.read_text().replace('"ended_at": "2', '"ended_at": "x'))
 
-        weaver.retention.look_soon()
+        weaver.retention.remove_soon()
 
         await until(lambda: weaver.jobs.get(OLD) is None)
 
@@ -285,7 +285,7 @@ def test_with_a_mistake_in_the_file_nothing_goes_and_the_weaver_lives(
     (tmp_path / ".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 0\nlogs = soon\n")
 
     async def act(weaver: Weaver) -> None:
-        weaver.retention.look_soon()
+        weaver.retention.remove_soon()
         await until(lambda: "nothing is removed" in caplog.text)
         refused = await Router(weaver).answer(asking("retain"))
 

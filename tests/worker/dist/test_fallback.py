@@ -1,6 +1,6 @@
 import pytest
 
-from torchloom.worker.dist.fallback import BackendFailed, after_backend_failure
+from torchloom.worker.dist.setup import BackendFailed, after_backend_failure
 
 
 def test_a_backend_that_fails_gives_way_to_gloo_with_advice() -> None:
@@ -8,7 +8,7 @@ def test_a_backend_that_fails_gives_way_to_gloo_with_advice() -> None:
 
     assert found.backend == "gloo"
     assert found.advice[0] == (
-        "backend nccl did not start (no device): going on with gloo, for debugging only"
+        "backend nccl did not start (no device): using gloo instead, for debugging only"
     )
     assert "check the driver with `nvidia-smi` on every host" in found.advice
     assert found.advice[-1] == "--no-fallback, or LOOM_NO_FALLBACK=1 in the ranks, refuses instead"

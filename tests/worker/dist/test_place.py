@@ -123,7 +123,7 @@ def test_what_only_peers_know_is_not_guessed(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
 
     with pytest.raises(
-        BadRankVariables, match=r"does not tell the local rank: call setup_torch\(\) first"
+        BadRankVariables, match=r"does not set the local rank: call setup_torch\(\) first"
     ):
         dist.get_local_rank()
 

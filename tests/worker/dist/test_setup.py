@@ -143,7 +143,7 @@ dist.cleanup()
     assert [each[:2] for each in told] == [["gloo", 2], ["gloo", 2]]
     assert told[1][2] == []
     (advice,) = told[0][2]
-    assert "backend mpi did not start (rank 0: this torch has no mpi): going on with gloo" in advice
+    assert "backend mpi did not start (rank 0: this torch has no mpi): using gloo instead" in advice
     assert "must be built with MPI" in advice
 
 
@@ -174,7 +174,7 @@ def test_a_rank_whose_peers_never_come_says_where_it_waited(port: str, ranks: An
     ((code, words),) = ranks.ending("dist.setup_torch(timeout=1)", [{**env, **meet}])
 
     assert code == 1
-    assert "NobodyCame: rank 0 of 2 did not meet all others at 127.0.0.1:" in words
+    assert "RanksMissing: rank 0 of 2 did not meet all others at 127.0.0.1:" in words
 
 
 @pytest.mark.process

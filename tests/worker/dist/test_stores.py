@@ -13,7 +13,7 @@ from torchloom.launch.environments import World, find_world
 from torchloom.worker.dist.place import RankPlace, place_of
 from torchloom.worker.dist.stores import (
     MeetingPlace,
-    NobodyCame,
+    RanksMissing,
     NoMeetingPoint,
     alone,
     exchange,
@@ -102,5 +102,5 @@ def test_a_note_of_a_dead_rank_0_is_not_believed(tmp_path: Path) -> None:
     dead = {"host": "h", "boot": "other", "pid": 1, "started": "1"}
     note.write_text(json.dumps({"port": 5, "by": dead}))
 
-    with pytest.raises(NobodyCame, match="set MASTER_ADDR and MASTER_PORT"):
+    with pytest.raises(RanksMissing, match="set MASTER_ADDR and MASTER_PORT"):
         read_note(note, timedelta(seconds=0.1))

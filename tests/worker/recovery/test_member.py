@@ -19,7 +19,7 @@ from torchloom.messages.membership import (
 )
 from torchloom.messages.plane import VERSION, Head, Message
 from torchloom.rules.membership.faults import FaultOwner
-from torchloom.worker.recovery.membership import Member, RankStanding
+from torchloom.worker.recovery.membership import Member, RankPosition
 
 
 def head(generation: int) -> Head:
@@ -40,10 +40,10 @@ class Script:
     def clock(self) -> float:
         return self.now
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         self.said.append((round(self.now - 100.0, 3), message))
 
-    def hold(self, message: Message | None) -> None:
+    def keep_sending(self, message: Message | None) -> None:
         self.held = message
 
     def forget(self) -> None:
@@ -75,7 +75,7 @@ def test_a_rank_that_trains_says_so_on_and_on() -> None:
 def test_an_exception_is_a_peers_as_soon_as_the_generation_is_over() -> None:
     line = Script((0.03, JoinGeneration(head(4), 1)))
 
-    assert member(line).whose(7, True, "gloo") is FaultOwner.PEER
+    assert member(line).fault_owner(7, True, "gloo") is FaultOwner.PEER
 
     assert line.now == 100.03
     assert line.said == [(0.0, Broke(head(3), 7, True, "gloo"))]
@@ -84,7 +84,7 @@ def test_an_exception_is_a_peers_as_soon_as_the_generation_is_over() -> None:
 def test_an_exception_of_the_program_is_its_own_after_two_seconds_of_silence() -> None:
     line = Script()
 
-    assert member(line).whose(7, False, "ValueError") is FaultOwner.OWN
+    assert member(line).fault_owner(7, False, "ValueError") is FaultOwner.OWN
 
     assert line.now == 102.0
     assert [at for at, _ in line.said] == [0.0, 0.5, 1.0, 1.5]
@@ -93,7 +93,7 @@ def test_an_exception_of_the_program_is_its_own_after_two_seconds_of_silence() -
 def test_a_collective_error_waits_for_the_weaver_however_long() -> None:
     line = Script((50.0, LetStand(head(3), 2)))
 
-    assert member(line).whose(7, True, "gloo") is FaultOwner.OWN
+    assert member(line).fault_owner(7, True, "gloo") is FaultOwner.OWN
 
     assert line.now == 150.0
 
@@ -101,7 +101,7 @@ def test_a_collective_error_waits_for_the_weaver_however_long() -> None:
 def test_an_exception_that_is_let_stand_is_still_a_peers_if_a_death_is_heard_of() -> None:
     line = Script((0.1, LetStand(head(3), 2)), (1.2, JoinGeneration(head(4), 2)))
 
-    assert member(line).whose(7, True, "gloo") is FaultOwner.PEER
+    assert member(line).fault_owner(7, True, "gloo") is FaultOwner.PEER
 
 
 def test_a_rank_says_where_it_stands_until_it_is_told_how_to_go_on() -> None:
@@ -109,7 +109,7 @@ def test_a_rank_says_where_it_stands_until_it_is_told_how_to_go_on() -> None:
     line = Script((1.2, transfer), newest=4)
     one = member(line)
 
-    assert one.meet(lambda: RankStanding(7, (5, 6))) == transfer
+    assert one.meet(lambda: RankPosition(7, (5, 6))) == transfer
 
     said = Arrived(head(4), 7, (5, 6))
     assert line.said == [(0.0, said), (0.5, said), (1.0, said)]
@@ -122,7 +122,7 @@ def test_a_loss_while_they_gather_has_all_say_it_for_the_newer_generation() -> N
     heard = (0.1, JoinGeneration(head(5), 1)), (0.2, JoinGeneration(head(6), 1)), (0.3, transfer)
     line = Script(*heard, newest=4)
 
-    assert member(line).meet(lambda: RankStanding(None, (), "why")) == transfer
+    assert member(line).meet(lambda: RankPosition(None, (), "why")) == transfer
 
     words = [Arrived(head(at), None, (), "why") for at in (4, 5, 6)]
     assert [word for _, word in line.said] == words
@@ -133,7 +133,7 @@ def test_a_newcomer_is_a_member_of_no_generation_before_it_has_joined_one() -> N
     one = member(line, is_new=True)
 
     assert one.is_over
-    assert one.meet(lambda: RankStanding(None)).head.generation == 3
+    assert one.meet(lambda: RankPosition(None)).head.generation == 3
     assert not one.is_over
 
 
@@ -188,7 +188,7 @@ def test_a_program_that_left_its_loop_says_so_and_cannot_come_back() -> None:
 
     one.leave(12)
     words = [line.held]
-    one.excuse(4, "it has left")
+    one.decline(4, "it has left")
     words.append(line.held)
 
     assert words == [Finished(head(3), 12), Arrived(head(4), None, (), "it has left")]

@@ -18,7 +18,7 @@ from torchloom.messages.membership import (
     Training,
 )
 from torchloom.messages.plane import VERSION, FromRank, Goodbye, Head, Kept, Message, Register
-from torchloom.worker.recovery.membership import MembershipLine, MembershipOutbox
+from torchloom.worker.recovery.membership import MembershipLink, MembershipOutbox
 from torchloom.worker.threadlet.link import AgentLink
 
 HEAD = Head(VERSION, "job", 0, 0, "life", "trainer")
@@ -38,8 +38,8 @@ def drained(words: MembershipOutbox) -> list[Message]:
 def test_a_word_is_old_on_the_next_connection_and_what_holds_is_not() -> None:
     woken: list[int] = []
     words = MembershipOutbox(lambda: woken.append(1))
-    words.hold(Training(HEAD, 3))
-    words.say(Restored(HEAD, 0.5))
+    words.keep_sending(Training(HEAD, 3))
+    words.send(Restored(HEAD, 0.5))
 
     words.connected()
 
@@ -49,8 +49,8 @@ def test_a_word_is_old_on_the_next_connection_and_what_holds_is_not() -> None:
 
 def test_what_holds_no_longer_is_not_said_again() -> None:
     words = MembershipOutbox(lambda: None)
-    words.hold(Training(HEAD, 3))
-    words.hold(None)
+    words.keep_sending(Training(HEAD, 3))
+    words.keep_sending(None)
 
     words.connected()
     words.repeat()
@@ -60,12 +60,12 @@ def test_what_holds_no_longer_is_not_said_again() -> None:
 
 def test_a_newer_generation_is_told_in_the_hearing_thread_and_ends_what_was_heard_before() -> None:
     called: list[int] = []
-    line = MembershipLine(MembershipOutbox(lambda: None), 3, called.append)
+    line = MembershipLink(MembershipOutbox(lambda: None), 3, called.append)
 
-    line.hear(LetStand(head(3), 1))
-    line.hear(JoinGeneration(head(5), 1))
-    line.hear(JoinGeneration(head(4), 1))
-    line.hear(JoinGeneration(head(5), 1))
+    line.receive(LetStand(head(3), 1))
+    line.receive(JoinGeneration(head(5), 1))
+    line.receive(JoinGeneration(head(4), 1))
+    line.receive(JoinGeneration(head(5), 1))
 
     assert called == [5]
     assert line.newest == 5
@@ -74,20 +74,20 @@ def test_a_newer_generation_is_told_in_the_hearing_thread_and_ends_what_was_hear
 
 def test_a_rank_that_trains_already_answers_the_word_to_train_by_itself() -> None:
     words = MembershipOutbox(lambda: None)
-    line = MembershipLine(words, 3)
-    line.hold(Training(head(3), 7))
+    line = MembershipLink(words, 3)
+    line.keep_sending(Training(head(3), 7))
     line.training = 3
     drained(words)
 
-    line.hear(Go(head(3), 1, 7))
+    line.receive(Go(head(3), 1, 7))
 
     assert drained(words) == [Training(head(3), 7)]
     assert line.next(0) is None
 
 
 def test_whoever_waits_is_woken_by_what_is_heard() -> None:
-    line = MembershipLine(MembershipOutbox(lambda: None), 3)
-    threading.Timer(0.01, line.hear, (Release(head(3), 1),)).start()
+    line = MembershipLink(MembershipOutbox(lambda: None), 3)
+    threading.Timer(0.01, line.receive, (Release(head(3), 1),)).start()
 
     assert line.next(30.0) == Release(head(3), 1)
 
@@ -138,7 +138,7 @@ def test_words_go_before_the_agent_counts_and_are_not_counted(
     agent.accept()
     assert isinstance(agent.next(), Register)
     one.send(Goodbye(HEAD, 5))
-    one.membership.say(Training(HEAD, 3))
+    one.membership.send(Training(HEAD, 3))
 
     assert agent.next() == Training(HEAD, 3)  # a record waits until the agent says what it has
     agent.say(Kept(HEAD, 0))
@@ -147,7 +147,7 @@ def test_words_go_before_the_agent_counts_and_are_not_counted(
     agent.accept()
     assert isinstance(agent.next(), Register)
     agent.say(Kept(HEAD, 1))
-    one.membership.say(Training(HEAD, 4))
+    one.membership.send(Training(HEAD, 4))
     assert agent.next() == Training(HEAD, 4)  # the record was kept: words did not shift the count
 
 
@@ -155,7 +155,7 @@ def test_what_holds_is_said_again_on_a_new_connection(link: tuple[AgentLink, Age
     one, agent = link
     agent.accept()
     agent.next()
-    one.membership.hold(Training(HEAD, 3))
+    one.membership.keep_sending(Training(HEAD, 3))
     assert agent.next() == Training(HEAD, 3)
 
     agent.hang_up()

@@ -54,7 +54,7 @@ def test_loaders_optimizers_and_accumulated_gradients_go_on(
     assert len(found[0]) > 0
     assert found == expected
     whys = {one["why"] for one in lives.events("restored")}
-    assert whys == {"the program deals its own data" if told.get("loader") == "steps" else ""}
+    assert whys == {"the program reads its own data" if told.get("loader") == "steps" else ""}
 
 
 @pytest.mark.parametrize(

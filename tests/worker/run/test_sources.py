@@ -35,7 +35,7 @@ def dealt(source: Any, position: dict[str, Any] | None = None, epochs: int = 2) 
     opened = open_source(source, 0, epochs, order_seed=9)
     step = 0
     if position is not None:
-        assert opened.restore(position, 1, 1) in ("", "the program deals its own data")
+        assert opened.restore(position, 1, 1) in ("", "the program reads its own data")
         step = position["step"]
     batches, found = opened.deal(), []
     while True:
@@ -131,5 +131,5 @@ def test_another_number_of_ranks_is_about_as_far_in_a_stock_loader() -> None:
 
     why = opened.restore({"epoch": 1, "dealt": 2}, 4, 2)
 
-    assert why == "the loader cannot deal the rest of its epoch to another number of ranks"
+    assert why == "the loader cannot divide the rest of its epoch among another number of ranks"
     assert opened.position() == {"epoch": 1, "dealt": 4}

@@ -97,7 +97,7 @@ def test_gradients_are_carried_only_while_they_are_added_up() -> None:
     ("tracked", "said"),
     [
         ({"ema": 3}, "ema is a int without state_dict and load_state_dict"),
-        ({"model": "wrapped"}, "model is wrapped, so it is carried already"),
+        ({"model": "wrapped"}, "model is wrapped, so it is tracked already"),
     ],
 )
 def test_what_cannot_be_tracked_is_refused(tracked: Any, said: str) -> None:
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name() -> None:
     before = carrying(model, optimizer=optimizer)
     other = carrying(Wrapped(torch.nn.Linear(3, 3), {}, sync=True))
 
-    with pytest.raises(OtherProgram, match=r"of another model: 0\.bias, 0\.weight, 1\.bias"):
+    with pytest.raises(OtherProgram, match=r"has another model: 0\.bias, 0\.weight, 1\.bias"):
         other.put_back(before.shared(), before.own())
 
 

@@ -24,7 +24,7 @@ def commit(root: Path, step: int, shared: State, owns: Sequence[State], **facts:
             world_size=len(owns),
             generation=generation,
             attempt=attempt,
-            tell=lambda kind, said: told.append({"kind": kind, **said}),
+            report=lambda kind, said: told.append({"kind": kind, **said}),
         )
         saver.save(step, shared, own, {})
         assert saver.wait(30)

@@ -31,7 +31,7 @@ def manifest_of(step: int, shards: Sequence[Shard]) -> Manifest:
 def saver_of(storage: Storage, told: list[tuple[str, dict[str, Any]]], **other: Any) -> Saver:
     """Return a saver that notes what it tells; alone in its world unless said otherwise."""
     facts = {"rank": 0, "world_size": 1, "generation": 0, "attempt": 0, **other}
-    return Saver(storage, tell=lambda kind, said: told.append((kind, said)), **facts)
+    return Saver(storage, report=lambda kind, said: told.append((kind, said)), **facts)
 
 
 def shards_of(told: Sequence[tuple[str, dict[str, Any]]]) -> list[Shard]:

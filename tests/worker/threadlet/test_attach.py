@@ -312,7 +312,7 @@ def test_what_breaks_in_the_threadlet_is_noted_once_and_training_goes_on(ranks: 
 
     notes = [line for line in text.splitlines() if line.startswith("loom: ")]
     assert notes == [
-        "loom: the agent is no longer told, training goes on: RuntimeError: not your business"
+        "loom: the link to the agent is closed, training continues: RuntimeError: not your business"
     ]
     assert text.splitlines()[-1] + "\n" == plain
 
@@ -327,7 +327,7 @@ def test_a_change_that_breaks_in_the_hook_leaves_the_programs_own_values(ranks: 
     text = ranks.printed(running)[0]
 
     notes = [line for line in text.splitlines() if line.startswith("loom: ")]
-    assert notes == ["loom: steps are no longer watched, training goes on: TypeError: frozen"]
+    assert notes == ["loom: steps are no longer monitored, training continues: TypeError: frozen"]
     assert json.loads(text.splitlines()[-1]) == {"lr": 0.125, "moved": -25.0}
     assert agent.of(Applied) == []
     assert [one.kind for one in agent.of(Event)] == ["threadlet_failed"]

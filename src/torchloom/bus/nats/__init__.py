@@ -1,1 +1,1 @@
-"""The bus over NATS: `client` is the bus, `connection` the protocol. No other room speaks it."""
+"""The bus over NATS: `client` is the bus, `connection` the protocol. No other room uses NATS."""

@@ -31,7 +31,7 @@ from torchloom.weaver.store import RecordStore, place_of
 from torchloom.weaver.store.reader import JobFilter, PlaneReader, open_reading
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 from torchloom.weaver.store.series import curves
-from torchloom.weaver.store.series.curves import Curve, MetricSeries
+from torchloom.weaver.store.series.curves import Curve, SeriesKey
 
 MOST = 4000  # buckets of one curve: more than a screen is wide
 TOTAL = 36_000  # buckets of a file, of a hundred bytes at most each
@@ -69,16 +69,16 @@ def drawn_curves(
     return _of(records, job, kept, total), notes
 
 
-def _lowest(every: Sequence[MetricSeries]) -> list[MetricSeries]:
-    """Return the series of the lowest rank of each metric, by name."""
-    lowest: dict[str, MetricSeries] = {}
+def _lowest(every: Sequence[SeriesKey]) -> list[SeriesKey]:
+    """Return of each metric the series of the lowest rank, by name."""
+    lowest: dict[str, SeriesKey] = {}
     for one in sorted(every, key=lambda one: (one.name, one.rank, one.role)):
         lowest.setdefault(one.name, one)
     return list(lowest.values())
 
 
 def _of(
-    records: RecordStore, job: str, wanted: Sequence[MetricSeries], room: int
+    records: RecordStore, job: str, wanted: Sequence[SeriesKey], room: int
 ) -> list[dict[str, Any]]:
     """Return the curves of some series, with `room` buckets together."""
     if not wanted:

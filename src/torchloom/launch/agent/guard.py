@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from types import ModuleType
 
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 
 _MOST_DEATHS = 10  # of agents within a minute; an agent that cannot live is not tried for ever
 _MINUTE = 60.0
@@ -20,7 +20,7 @@ class AgentGuard:
     """
 
     def __init__(
-        self, share: NodeShare, agent: Callable[[], int], beside: int | None = None
+        self, share: JobShare, agent: Callable[[], int], beside: int | None = None
     ) -> None:
         self._share = share
         self._act = lambda: _ENDED + agent()
@@ -59,7 +59,7 @@ class AgentGuard:
         return len(self._deaths) > _MOST_DEATHS
 
 
-def _load() -> tuple[ModuleType, Callable[[NodeShare], None]]:
+def _load() -> tuple[ModuleType, Callable[[JobShare], None]]:
     """Return what clears up: imported beside the agent, and before an upgrade can replace it."""
     from torchloom.launch.agent import stores
     from torchloom.launch.keeper.client import kill_share

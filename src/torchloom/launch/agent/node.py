@@ -14,7 +14,7 @@ from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.agent.guard import AgentGuard
 from torchloom.launch.agent.service import JobAgent, Post
-from torchloom.launch.host.descendants import NodeShare, become_subreaper
+from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.logs.display import Display
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     address, *rest = arguments
     app_id = settings.environment()[AGENT_VARIABLE]
     where = wire.LaunchAddress.parse(address)
-    post = _joined(app_id, where, rest) if rest else Post(NodeShare(app_id), where)
+    post = _joined(app_id, where, rest) if rest else Post(JobShare(app_id), where)
     become_subreaper()
     SignalPipe()  # ignores what a batch system sends to all of a job: it is meant for the ranks
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -46,7 +46,7 @@ def _joined(app_id: str, address: wire.LaunchAddress, words: list[str]) -> Post:
     _, place, shown, _, *argv = words
     seat = wire.nonce()
     return Post(
-        NodeShare(app_id, f"{host_name()}-{seat[:8]}"),
+        JobShare(app_id, f"{host_name()}-{seat[:8]}"),
         address,
         leash=0,
         seat=seat,

@@ -4,14 +4,14 @@ import os
 import pty
 import selectors
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from torchloom.launch.agent.terminal import TerminalRelay
 from torchloom.launch.host.identity import ProcessIdentity, boot_id, host_name
-from torchloom.launch.protocol import RankOrder, ReplicaOrder
+from torchloom.launch.protocol import ChildReport, OutputRouting, RankNote, RankOrder, ReplicaOrder
 from torchloom.specs.states import ReplicaKey
 
 _CHUNK = 1 << 16
@@ -47,11 +47,11 @@ class AgentRank:
         self.key = key
         self.local_rank = local_rank
         self.attempt = attempt
-        self.life = life  # the how manieth process of its rank in this attempt
-        self.generation = generation  # that it was born into
+        self.life = life  # the number of the rank's process in this attempt, from 1
+        self.generation = generation  # that it was started in
         self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
-        self.beside: dict[str, Any] = {}  # what happens to its output beside
+        self.output = OutputRouting()
         self.warmth = ""  # "warm", or "cold" and why
         self.number = 0  # the keeper's name for it
         self.process: ProcessIdentity | None = None
@@ -59,38 +59,40 @@ class AgentRank:
         self.outputs: dict[int, str] = {}
 
     @property
-    def note(self) -> dict[str, Any]:
+    def note(self) -> RankNote:
         """What the keeper remembers of a rank, for an agent that knows nothing."""
+        return RankNote(**self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a RankNote, for it and for what is made of it."""
         return {
             "role": self.key.role,
             "index": self.key.index,
             "local_rank": self.local_rank,
             "attempt": self.attempt,
-            "life": self.life,
+            "incarnation": self.life,
             "generation": self.generation,
             "logs": self.logs,
             "directory": str(self.log.directory),
-            "beside": self.beside,
-            "warm": self.warmth,
+            "output": self.output,
+            "warmth": self.warmth,
         }
 
     @classmethod
-    def from_note(cls, note: Mapping[str, Any], log: RankLog) -> "AgentRank":
-        key = ReplicaKey(note["role"], note["index"])
-        lived = (note["life"], note["generation"])
-        rank = cls(key, note["local_rank"], note["attempt"], note["logs"], log, *lived)
-        rank.beside = note["beside"]
-        rank.warmth = note.get("warm", "")  # a keeper of an older torchloom has none
+    def from_note(cls, note: RankNote, log: RankLog) -> "AgentRank":
+        lived = (note.incarnation, note.generation)
+        rank = cls(note.key, note.local_rank, note.attempt, note.logs, log, *lived)
+        rank.output, rank.warmth = note.output, note.warmth
         return rank
 
     @property
     def page(self) -> str:
-        """The name of its own page: the progress of a life before is not its own."""
+        """The name of its own page: the progress of an earlier incarnation is not its own."""
         life = f"{self.key.role}-{self.key.index}-{self.local_rank}-{self.attempt}"
         return f"{life}-{self.life}" if self.life > 1 else life
 
     def is_place_of(self, order: ReplicaOrder, mine: RankOrder) -> bool:
-        """Tell whether it is a process, of whatever life, of the rank that an order is for."""
+        """Tell whether it is a process, of any incarnation, of the rank that an order is for."""
         return (self.key, self.local_rank) == (order.key, mine.local_rank)
 
     def is_life(self, key: ReplicaKey, local_rank: int, attempt: int, life: int) -> bool:
@@ -104,7 +106,7 @@ class AgentRank:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether it runs, or is about to: the keeper takes one word after the other."""
+        """Tell whether it runs, or is about to: the keeper handles one message after the other."""
         return self.code is None
 
     def pipes(self, stdin: int | None) -> list[int]:
@@ -131,12 +133,12 @@ class AgentRank:
         os.set_blocking(fd, False)
         self.outputs[fd] = stream
 
-    def started(self, shown: Mapping[str, Any]) -> None:
-        """Take note of what the keeper says of the process."""
-        self.process = ProcessIdentity(host_name(), boot_id(), shown["pid"], shown["started"])
-        self.code = shown["code"]
-        if shown.get("cold"):
-            self.warmth = f"cold: {shown['cold']}"
+    def started(self, shown: ChildReport) -> None:
+        """Take note of the keeper's report of the process."""
+        self.process = ProcessIdentity(host_name(), boot_id(), shown.pid, shown.started)
+        self.code = shown.code
+        if shown.cold_reason:
+            self.warmth = f"cold: {shown.cold_reason}"
 
     def pump(self, fd: int, copy: Callable[[bytes], None] | None = None) -> int | None:
         """Move what is there from one output to the log; return how much, nothing at its end."""
@@ -154,7 +156,7 @@ class AgentRank:
         return len(data)
 
     def close(self, fd: int) -> None:
-        """Let one output go."""
+        """Close one output."""
         del self.outputs[fd]
         os.close(fd)
 
@@ -162,8 +164,8 @@ class AgentRank:
 class Pump:
     """The outputs of all ranks of an app.
 
-    They are not read while whoever takes them is full: then the pipes are soon, and whoever prints
-    waits, as it would for a slow terminal.
+    They are not read while their receiver is full: then the pipes fill up, and the ranks that print
+    wait, as they would for a slow terminal.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class Pump:
         self._on_moved = on_output
         self._takes_no_more = is_full
         self._watched: dict[int, AgentRank] = {}
-        self._held: set[int] = set()  # not read while somebody cannot keep up
+        self._held: set[int] = set()  # not read while the receiver is full
 
     def watch(self, rank: AgentRank) -> None:
         for fd in rank.outputs:
@@ -185,14 +187,14 @@ class Pump:
             self._selector.register(fd, selectors.EVENT_READ, partial(self._on_output, fd))
 
     def resume(self) -> None:
-        """Read on once whoever could not keep up has caught up."""
+        """Read again once the receiver has room."""
         if self._held and not self._is_full():
             for fd in self._held:
                 self._selector.register(fd, selectors.EVENT_READ, partial(self._on_output, fd))
             self._held.clear()
 
     def drain(self, rank: AgentRank) -> None:
-        """Read what is there now; whoever else holds the output open may still add to it."""
+        """Read what is there now; other processes that hold the output open may still add to it."""
         for fd in list(rank.outputs):
             left = _LARGEST_PIPE
             while (moved := self._move(fd)) and left > 0:

@@ -70,7 +70,7 @@ def group_variables(
     meeting: MeetingPoint,
     resume: str = "",
 ) -> dict[str, str]:
-    """Return what a rank is told of the app and of its place in it."""
+    """Return the variables that describe the app and the rank's place in it."""
     own = {JOB_VARIABLE: request.app_id, "TORCHX_RANK0_HOST": LOCAL_HOST_NAME}
     own[ATTEMPT_VARIABLE] = str(attempt)
     saved = {CHECKPOINTS_VARIABLE: request.checkpoints, RESUME_VARIABLE: resume}

@@ -1,11 +1,10 @@
-"""From an order to start ranks on a node to the keeper's answer for each, told as one."""
+"""Start the ranks of an order, and report the keeper's answers for all of them at once."""
 
 import contextlib
 import errno
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from torchloom import settings
 from torchloom.launch.agent.rank import AgentRank
@@ -14,29 +13,38 @@ from torchloom.launch.agent.ranks import AgentRanks
 from torchloom.launch.agent.stores import Stores
 from torchloom.launch.agent.uplink import PlaneUplink
 from torchloom.launch.host import shared_memory, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.logs.error_file import put_aside
 from torchloom.launch.logs.sinks import RankLogs
-from torchloom.launch.protocol import RankOrder, ReplicaOrder
+from torchloom.launch.protocol import (
+    ChildFailed,
+    ChildStarted,
+    LaunchMessage,
+    OutputRouting,
+    RankNotForked,
+    RankOrder,
+    RanksStarted,
+    ReplicaOrder,
+    ReplicaStartFailed,
+)
 from torchloom.launch.variables import PAGE_VARIABLE, STORE_VARIABLE, UPLINK_VARIABLE
-from torchloom.launch.wire import WireMessage
 from torchloom.specs.states import ReplicaKey
 
 _BAD_NODE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 
 
 class RankStarter:
-    """Ranks that are about to be. `stdin` is what an only one may read."""
+    """Ranks that are being started. `stdin` is what an only one may read."""
 
     def __init__(
         self,
-        share: NodeShare,
+        share: JobShare,
         stdin: int | None,
         ranks: AgentRanks,
         logs: RankLogs,
         stores: Stores,
         uplink: PlaneUplink,
-        send: Callable[[WireMessage], None],
+        send: Callable[[LaunchMessage], None],
     ) -> None:
         self._share = share
         self._stdin = stdin
@@ -64,10 +72,10 @@ class RankStarter:
         """Start one rank while the others of its replica live; false when that has been done."""
         mine = order.ranks[0]
         before = [rank for rank in self._ranks.of(order.key) if rank.is_place_of(order, mine)]
-        if any(rank.attempt == order.attempt and rank.life >= order.life for rank in before):
+        if any(rank.attempt == order.attempt and rank.life >= order.incarnation for rank in before):
             return False
         owner = f"{order.role}-a{order.attempt}-r{mine.variables.get('RANK', '')}"
-        shared_memory.hand_on(self._share.app_id, owner, order.life)
+        shared_memory.hand_on(self._share.app_id, owner, order.incarnation)
         self._newcomers.add(self._begin(order, mine, sockets.settle(order.ports)).number)
         for rank in before:
             self._ranks.bury(rank)  # after the start: to find what it left running takes a while
@@ -93,61 +101,56 @@ class RankStarter:
 
     def _rank(self, order: ReplicaOrder, mine: RankOrder) -> AgentRank:
         log, forwarded = self._logs.of(mine.logs), self._logs.forwarded(mine.logs)
-        lived = (order.life, order.generation)
+        lived = (order.incarnation, order.generation)
         rank = AgentRank(order.key, mine.local_rank, order.attempt, forwarded, log, *lived)
-        rank.beside = {
-            "rank": mine.variables.get("RANK", ""),
-            "copies": order.copies and f"{order.copies}/{mine.local_rank}",
-            "copied": mine.copied,
-        }
+        copies = order.copies and f"{order.copies}/{mine.local_rank}"
+        rank.output = OutputRouting(mine.variables.get("RANK", ""), copies, mine.copied)
         rank.log = self._logs.dressed(rank)
         return rank
 
-    # What the keeper says.
+    # Answers of the keeper.
 
-    def started(self, shown: Mapping[str, Any]) -> None:
+    def started(self, shown: ChildStarted) -> None:
         """A process is there."""
-        rank = self._ranks.get(shown["id"])
+        rank = self._ranks.get(shown.number)
         if rank is None:
             return
         self._ranks.started(rank, shown)
         if rank.number in self._newcomers:
             self._newcomers.discard(rank.number)
-            self._send({"say": "started", "ranks": [self._ranks.shown(rank)]})
+            self._send(RanksStarted((self._ranks.shown(rank),)))
         else:
             self._answered(rank.key)
         _learn_to_read_pages()
         self._uplink.start()  # after the ranks, which need not wait for it
 
-    def failed(self, message: WireMessage) -> None:
+    def failed(self, message: ChildFailed) -> None:
         """A process could not be started."""
-        rank = self._ranks.get(message["id"])
+        rank = self._ranks.get(message.number)
         if rank is None:
             return
         self._ranks.drop(rank)
-        error = OSError(message["errno"], message["what"] or "")
+        error = OSError(message.errno, message.what or "")
         if rank.number in self._newcomers:
             self._newcomers.discard(rank.number)
-            self._send({**rank.note, "say": "not_forked", "cause": _why(error)})
+            self._send(RankNotForked(**rank.facts(), cause=_why(error)))
             return
         self._starting[rank.key].remove(rank)
         self._failed.setdefault(rank.key, error)
         self._answered(rank.key)
 
     def _answered(self, key: ReplicaKey) -> None:
-        """Tell of a replica once the keeper has answered for all of its ranks."""
-        crew = self._starting.get(key, [])
-        if any(rank.process is None for rank in crew):
+        """Report a replica once the keeper has answered for all of its ranks."""
+        ranks = self._starting.get(key, [])
+        if any(rank.process is None for rank in ranks):
             return
         self._starting.pop(key, None)
-        place = {"role": key.role, "index": key.index}
         if key in self._failed:
             self._ranks.signal(key, signal.SIGKILL)
             error = self._failed.pop(key)
             bad = error.errno in _BAD_NODE
-            failed = {"say": "start_failed", **place, "cause": _why(error)}
-            self._send({**failed, "bad_node": bad})
-        self._send({"say": "started", **place, "ranks": list(map(self._ranks.shown, crew))})
+            self._send(ReplicaStartFailed(key.role, key.index, _why(error), bad))
+        self._send(RanksStarted(tuple(map(self._ranks.shown, ranks)), key.role, key.index))
 
 
 def _learn_to_read_pages() -> None:
@@ -157,8 +160,10 @@ def _learn_to_read_pages() -> None:
 
 
 def _before(order: ReplicaOrder) -> int | str:
-    """Return under which name the error of the life before is kept."""
-    return order.attempt - 1 if order.life == 1 else f"{order.attempt}-{order.life - 1}"
+    """Return under which name the error of the incarnation before is kept."""
+    return (
+        order.attempt - 1 if order.incarnation == 1 else f"{order.attempt}-{order.incarnation - 1}"
+    )
 
 
 def _why(error: OSError) -> str:

@@ -1,18 +1,24 @@
-"""The ranks of one job on a node: which there are, how each is ended, and what is said of it."""
+"""The ranks of one job on a node: which there are, how each is ended, and its reports."""
 
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from torchloom.launch.agent.rank import AgentRank, Pump
 from torchloom.launch.host import shared_memory
 from torchloom.launch.keeper.client import KeeperLink
 from torchloom.launch.logs.error_file import ErrorFile
 from torchloom.launch.logs.sinks import RankLogs
-from torchloom.launch.protocol import ReplicaOrder
+from torchloom.launch.protocol import (
+    ChildExit,
+    ChildReport,
+    RankNote,
+    RankReport,
+    ReplicaOrder,
+    encode,
+    read,
+)
 from torchloom.specs.states import ReplicaKey
 
 
@@ -54,29 +60,27 @@ class AgentRanks:
         kept, is_terminal = list(rank.outputs), relay is not None
         rank.warmth = self._keeper.warmth
         rank.number = self._keeper.start(
-            order.argv, env, order.cwd, given, kept, rank.note, is_terminal
+            order.argv, env, order.cwd, given, kept, encode(rank.note), is_terminal
         )
         self._ranks[rank.number] = rank
 
-    def started(self, rank: AgentRank, shown: Mapping[str, Any]) -> None:
+    def started(self, rank: AgentRank, shown: ChildReport) -> None:
         """Take note of a rank's process, and read what it prints."""
         rank.started(shown)
         self._pump.watch(rank)
 
-    def take_over(
-        self, children: Iterable[Mapping[str, Any]], fds: list[int], logs: RankLogs
-    ) -> None:
+    def take_over(self, children: Iterable[ChildReport], fds: list[int], logs: RankLogs) -> None:
         """Have what an agent before has started."""
         for child in children:
-            kept, fds = fds[: child["kept"]], fds[child["kept"] :]
-            self._keeper.number = max(self._keeper.number, child["id"])
-            if "role" in child["note"]:  # else a store; its attempt needs no agent to end it
+            kept, fds = fds[: child.kept], fds[child.kept :]
+            self._keeper.number = max(self._keeper.number, child.number)
+            if "role" in child.note:  # else a store; its attempt needs no agent to end it
                 self._adopt(child, kept, logs)
 
-    def _adopt(self, child: Mapping[str, Any], kept: list[int], logs: RankLogs) -> None:
-        note = child["note"]
-        rank = AgentRank.from_note(note, logs.at(Path(note["directory"]), note["logs"]))
-        rank.number = child["id"]
+    def _adopt(self, child: ChildReport, kept: list[int], logs: RankLogs) -> None:
+        note = read(RankNote, child.note)
+        rank = AgentRank.from_note(note, logs.at(Path(note.directory), note.logs))
+        rank.number = child.number
         rank.log = logs.dressed(rank)
         for fd, stream in zip(kept, ("stdout", "stderr"), strict=False):
             rank.watch(fd, stream)
@@ -96,7 +100,7 @@ class AgentRanks:
         self._buried_lost += rank.log.lost
 
     def clear(self, key: ReplicaKey) -> None:
-        """Make room for a replica's next life; the grace was for the life before."""
+        """Remove a replica's ranks before it starts again; the grace was for them."""
         self._kill_at.pop(key, None)
         for rank in self.of(key):
             self.bury(rank)
@@ -135,17 +139,17 @@ class AgentRanks:
         for rank in self.alive:
             self._keeper.signal(rank.number, signum)
 
-    # What is said of them.
+    # Reports.
 
-    def exited(self, children: Iterable[Mapping[str, int]]) -> list[dict[str, Any]]:
-        """Take note of ends, with the last words of each; return what there is to say."""
+    def exited(self, children: Iterable[ChildExit]) -> tuple[RankReport, ...]:
+        """Take note of ends, with the last output of each; return their reports."""
         ended = []
         for child in children:
-            rank = self._ranks.get(child["id"])
+            rank = self._ranks.get(child.number)
             if rank is not None:
-                self._end(rank, child["code"])
+                self._end(rank, child.code)
                 ended.append(self.shown(rank))
-        return ended
+        return tuple(ended)
 
     def killed(self) -> list[AgentRank]:
         """Take note that the kernel has ended all that lived; return who that was."""
@@ -154,25 +158,26 @@ class AgentRanks:
             self._end(rank, -signal.SIGKILL)
         return ended
 
-    def all_shown(self) -> list[dict[str, Any]]:
-        return [self.shown(rank) for rank in self._ranks.values()]
+    def all_shown(self) -> tuple[RankReport, ...]:
+        return tuple(map(self.shown, self._ranks.values()))
 
-    def shown(self, rank: AgentRank) -> dict[str, Any]:
+    def shown(self, rank: AgentRank) -> RankReport:
         """Return what a launch process is to know of a rank."""
-        shown = {**rank.note, "code": rank.code}
-        shown["process"] = asdict(rank.process) if rank.process else None
-        if rank.code and (report := ErrorFile.read(rank.error_file)):
-            shown["error"] = [report.text, report.written]
-        if rank.code is not None:
-            shown["step"] = self._last_step(rank)
-        return shown
+        report = ErrorFile.read(rank.error_file) if rank.code else None
+        return RankReport(
+            **rank.facts(),
+            code=rank.code,
+            process=rank.process,
+            error=(report.text, report.written) if report else None,
+            step=None if rank.code is None else self._last_step(rank),
+        )
 
     def _end(self, rank: AgentRank, code: int) -> None:
         rank.code = code
         self._pump.drain(rank)
 
     def _last_step(self, rank: AgentRank) -> int:
-        """Return the step a rank was in when it ended, by its page; -1 when it tells none."""
+        """Return the step a rank was in when it ended, by its page; -1 when the page has none."""
         from torchloom.bus.progress_page import PageView
 
         view = PageView.open(shared_memory.page(self._app_id, rank.page))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.host import shared_memory, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.keeper.client import KeeperLink
 from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.protocol import ReplicaOrder
@@ -35,7 +35,7 @@ class StorePort:
 class Stores:
     """The stores of one job on this node."""
 
-    def __init__(self, share: NodeShare, keeper: KeeperLink) -> None:
+    def __init__(self, share: JobShare, keeper: KeeperLink) -> None:
         self._share = share
         self._keeper = keeper
         self._ports: dict[tuple[str, int], int] = {}
@@ -110,8 +110,8 @@ class Stores:
                 self._keeper.signal(number, signal.SIGKILL)
 
 
-def clear(share: NodeShare) -> None:
-    """Remove what a job left on a node in memory and among the sockets, whoever could not."""
+def clear(share: JobShare) -> None:
+    """Remove what a job left on a node in shared memory and among the sockets."""
     shared_memory.remove(share.app_id)
     private = settings.runtime_dir() / share.app_id
     shutil.rmtree(private / share.node, ignore_errors=True)

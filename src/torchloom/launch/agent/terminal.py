@@ -158,7 +158,7 @@ class TerminalRelay:
 
 
 def window_size(screen: int) -> bytes:
-    """Return the frame that tells how large the user's window is; nothing if it cannot tell."""
+    """Return the frame with the size of the user's window; nothing if it is unknown."""
     try:
         return _frame(_SIZE, fcntl.ioctl(screen, termios.TIOCGWINSZ, bytes(8)))
     except OSError:

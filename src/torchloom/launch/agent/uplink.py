@@ -9,21 +9,21 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.launch import wire
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.host.restarter import RestartedProcess
 from torchloom.launch.host.sockets import UPLINK
 from torchloom.launch.keeper.spawn import SpawnOrder, spawn
 from torchloom.unix import make_private
 
 _MOST_ENDS = 5  # in a row after which it is worth a word
-_FAREWELL = 4.0  # seconds to bring away what is on its disk
+_SHUTDOWN_LIMIT = 4.0  # seconds to bring away what is on its disk
 _MOST_LOG = 4 << 20  # bytes
 
 
 class NodeAgentProcess(RestartedProcess):
     """The relay of one job on this node, once it is wanted."""
 
-    def __init__(self, share: NodeShare, launcher: wire.LaunchAddress) -> None:
+    def __init__(self, share: JobShare, launcher: wire.LaunchAddress) -> None:
         super().__init__()
         self._share = share
         self._launcher = launcher
@@ -56,7 +56,7 @@ class NodeAgentProcess(RestartedProcess):
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL if at_once else signal.SIGTERM)
-        return _FAREWELL
+        return _SHUTDOWN_LIMIT
 
     def execute(self) -> int:
         from torchloom.bus import subjects  # most nodes need none
@@ -95,7 +95,7 @@ def _log_of(node: str) -> int:
 class PlaneUplink:
     """One job's way to the plane from this node."""
 
-    def __init__(self, share: NodeShare, launcher: wire.LaunchAddress) -> None:
+    def __init__(self, share: JobShare, launcher: wire.LaunchAddress) -> None:
         self.address = str(settings.plane_dir() / UPLINK)
         self._share = share
         self._launcher = launcher

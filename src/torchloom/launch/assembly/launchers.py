@@ -17,7 +17,7 @@ from torchloom.specs.dataclass import dataclass
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15")
-# What PBS tells each task by itself, and what is another one on each host.
+# What PBS sets for each task by itself, and what is another one on each host.
 _TMRSH_OWN = (
     *("PBS_NODENUM", "PBS_TASKNUM", "PBS_MOMPORT", "NCPUS"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
@@ -77,8 +77,8 @@ class Assembled:
 def assemble_ssh(world: World, request: AssemblyRequest) -> Assembled:
     """Return one command a host that reads its script from stdin.
 
-    The remote words are `sh` alone, so a login shell has nothing to expand and nobody sees values
-    in the process list. The command inherits that stdin: it ends when the launcher does.
+    The remote words are `sh` alone, so a login shell has nothing to expand and other users see no
+    values in the process list. The command inherits that stdin: it ends when the launcher does.
     """
     odd = tuple(sorted(name for name in request.env if not VARIABLE_NAME.fullmatch(name)))
     notes = (f"not sent, no shell can set them: {', '.join(odd)}",) if odd else ()
@@ -108,7 +108,7 @@ def _ssh_command(request: AssemblyRequest, host: str, index: int, place: int) ->
 
 
 def rank_variables(spot: HostTopology, index: int, place: int) -> dict[str, str]:
-    """ssh tells a process nothing about its place, unlike every other launcher."""
+    """ssh gives a process nothing about its place, unlike every other launcher."""
     own = {
         "RANK": sum(spot.per_host[:index]) + place,
         "LOCAL_RANK": place,
@@ -285,7 +285,7 @@ def _meeting(world: World, request: AssemblyRequest) -> list[str]:
 
 
 def _program(command: tuple[str, ...]) -> tuple[str, ...]:
-    """torchrun puts its own python in front unless told not to: ours is already there."""
+    """torchrun puts its own python in front without an option: ours is already there."""
     return ("--no-python", *command)
 
 
@@ -301,7 +301,7 @@ def after_modules(command: Sequence[str], modules: Sequence[str]) -> tuple[str, 
     """Return a command that first loads modules, or says why it cannot and exits with 2.
 
     It is no login shell: nothing but the modules changes the environment. A module of which a
-    version is loaded stays as it is: whoever loaded it chose it.
+    version is loaded stays as it is: it was chosen when it was loaded.
     """
     return ("bash", "-c", _module_script(modules), "bash", *command)
 

@@ -83,7 +83,7 @@ def head_address(world: World, topology: HostTopology, template: str = "{host}")
 
 
 def shared_port(job_id: str | None, lowest: int = 15_000) -> int:
-    """Return the port that every rank of a job computes alike, when nobody can tell them one."""
+    """Return the port that every rank of a job computes alike, where none can be sent to them."""
     digits = "".join(char for char in job_id or "" if char.isascii() and char.isdigit())
     return lowest + int(digits[-4:] or "0")
 

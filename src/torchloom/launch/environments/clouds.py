@@ -51,7 +51,7 @@ def _host_order(host: str) -> tuple[str, int]:
 
 
 class AwsBatch(Certain):
-    """`AWS_BATCH_JOB_*`. Only the main node's address is told, and only to the others."""
+    """`AWS_BATCH_JOB_*`. Only the main node's address is given, and only to the others."""
 
     name = "aws_batch"
 
@@ -66,14 +66,14 @@ class AwsBatch(Certain):
         count = number(env, "AWS_BATCH_JOB_NUM_NODES") or 1
         index = number(env, "AWS_BATCH_JOB_NODE_INDEX") or 0
         main = number(env, "AWS_BATCH_JOB_MAIN_NODE_INDEX") or 0
-        told = env.get("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
+        given = env.get("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
         return World(
             self.name,
             (self._own_host,) if count == 1 else (),
             job_id=job,
             node_rank=_node_rank(index, main),
             node_count=count,
-            address=told or (self._own_host if index == main else None),
+            address=given or (self._own_host if index == main else None),
             on_every_host=True,
         )
 

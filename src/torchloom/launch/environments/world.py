@@ -29,7 +29,9 @@ class World:
     port: int | None = None
     on_every_host: bool = False  # the platform started this very process on each host
     inside_step: bool = False  # this shell holds a step of the allocation itself (srun --pty)
-    groups: int = 1  # parts of a heterogeneous allocation; a launcher must be told to use them all
+    groups: int = (
+        1  # parts of a heterogeneous allocation; a launcher needs an option to use them all
+    )
     cores: int = 0  # of a host, where the scheduler says that apart from its slots
     elsewhere: bool = False  # found by asking the scheduler from another shell
     notes: tuple[str, ...] = ()
@@ -41,7 +43,7 @@ class World:
 
     @property
     def nhosts(self) -> int | None:
-        """`NHOSTS`: how many hosts there are; MPI alone tells its ranks their own host only."""
+        """`NHOSTS`: how many hosts there are; with MPI alone a rank knows its own host only."""
         if self.node_count or self.hosts:
             return self.node_count or len(self.hosts)
         return 1 if self.world_size == self.local_size else None
@@ -78,7 +80,7 @@ class World:
         """
         hosts = allocation.hosts
         if len(hosts) > self.size or (self.node_count and self.node_count != len(hosts)):
-            hosts = ()  # the ranks are on some of them only, and nobody says on which
+            hosts = ()  # the ranks are on some of them only, and it is unknown on which
         place = index_of(own_host, hosts)
         return replace(
             self,

@@ -13,7 +13,7 @@ AS_TORCHRUN = "--as-torchrun"  # the first word: all others are read as torchrun
 AGENT = "agent"
 NOTHING = "nothing to launch: write `loom launch -n 4 train.py`"
 
-# What torchrun does when nobody says otherwise; our own defaults depend on the world.
+# torchrun's defaults; our own defaults depend on the world.
 _TORCHRUN_DEFAULTS: Mapping[str, Any] = {
     "per_node": 1,
     "nodes": NodeCount(1, 1),
@@ -82,7 +82,7 @@ class LaunchCommand:
         as_torchrun = list(argv[:1]) == [AS_TORCHRUN]
         grammar = TORCHRUN if as_torchrun else OURS
         said = grammar.read(argv[1:] if as_torchrun else argv)
-        grammar.read_variables(_heard(env, said), said)
+        grammar.read_variables(_effective(env, said), said)
         return _checked(_command(said, as_torchrun))
 
     @classmethod
@@ -128,7 +128,7 @@ class LaunchCommand:
             )
 
 
-def _heard(env: Mapping[str, str], said: ParsedWords) -> Mapping[str, str]:
+def _effective(env: Mapping[str, str], said: ParsedWords) -> Mapping[str, str]:
     """Return the variables that count: ranks in all, on the line, beat ranks a host, in a variable.
 
     Both together would contradict each other, and the line wins.

@@ -272,7 +272,7 @@ class ParsedWords:
 
 
 class Grammar:
-    """A set of options and the rules by which words are told from them."""
+    """A set of options and the rules that separate them from other words."""
 
     def __init__(self, command: str, options: Iterable[Option], like_argparse: bool) -> None:
         self.command = command

@@ -93,7 +93,7 @@ def whole(least: int = 0, most: int | None = None) -> Convert:
 
 
 def spares(flag: str, said: str) -> int | None:
-    """Read how many hosts are held back; `auto` is what nobody else needs."""
+    """Read how many hosts are held back; `auto` is what no replica needs."""
     if said == "auto":
         return None
     if not _is_number(said):

@@ -24,11 +24,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
-class NodeShare:
-    """What one node has of an app.
+class JobShare:
+    """A job's share of one node: its processes there.
 
     Where nodes share one /proc, as containers or two launches that meet on one host, the node's
-    name tells theirs from ours.
+    name distinguishes theirs from ours.
     """
 
     app_id: str
@@ -43,7 +43,7 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def of_app(share: NodeShare) -> set[int]:
+def of_app(share: JobShare) -> set[int]:
     """Return every process of this node whose environment carries the app's id."""
     wanted = f"{JOB_VARIABLE}={share.app_id}".encode()
     node = f"{NODE_VARIABLE}=".encode()
@@ -58,7 +58,7 @@ def of_app(share: NodeShare) -> set[int]:
     return found
 
 
-def agents_of(share: NodeShare, attempt: int | None = None) -> set[int]:
+def agents_of(share: JobShare, attempt: int | None = None) -> set[int]:
     """Return the guards, launch processes, agents and keepers of an app on this node.
 
     With an attempt, those whose life began with it.
@@ -92,7 +92,7 @@ def below(ancestor: int, app_id: str) -> set[int]:
     return found
 
 
-def remaining(share: NodeShare, ancestor: int) -> set[int]:
+def remaining(share: JobShare, ancestor: int) -> set[int]:
     """Return what still runs of an app, seen from the subreaper that owns it."""
     return (of_app(share) | below(ancestor, share.app_id)) - {ancestor, os.getpid()}
 
@@ -110,7 +110,7 @@ def send(pids: set[int], signum: int) -> None:
 
 
 def kill_all(
-    share: NodeShare,
+    share: JobShare,
     ancestor: int,
     patience: float = 10.0,
     collect: Callable[[], object] = lambda: reap(),

@@ -18,7 +18,7 @@ _POLL = 0.5  # where the kernel cannot tell of an exit, ask twice a second
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One life of one process. A pid alone is reused; this is not."""
+    """One process. A pid alone is reused; this is not."""
 
     host: str
     boot: str
@@ -27,7 +27,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
-        """Return who has this pid now, or nothing when nobody alive has it."""
+        """Return the process that has this pid now, or nothing when none does."""
         started = _start_time(pid)
         return cls(host_name(), boot_id(), pid, started) if started else None
 

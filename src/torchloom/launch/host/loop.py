@@ -75,7 +75,7 @@ def load_needed() -> None:
 
 
 class Timers:
-    """Acts whose time is to come; whoever waits in between asks how long that is."""
+    """Calls that are due later; the loop asks how long it may wait."""
 
     def __init__(self) -> None:
         self._acts: dict[Hashable, tuple[float, Callable[[], object]]] = {}

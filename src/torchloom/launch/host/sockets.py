@@ -10,12 +10,12 @@ from torchloom.errors import Failure
 from torchloom.settings import LOOPBACK
 from torchloom.unix import make_private, reachable, same_user
 
-UPLINK = "agent.sock"  # among the plane's sockets: where it hears the ranks of a node
+UPLINK = "agent.sock"  # among the plane's sockets: where it takes the messages of a node's ranks
 _BACKLOG = 64
 
 
 def free_port() -> int:
-    """Return a port that nobody uses at this instant."""
+    """Return a port that is free at this instant."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -23,12 +23,12 @@ def free_port() -> int:
 
 
 def settle(wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return the ports a replica is told: 0 becomes any free one, others are the role's word."""
+    """Return the ports of a replica: 0 becomes any free one, others stay."""
     return {name: port or free_port() for name, port in wanted.items()}
 
 
 class RuntimeFolderUnsafe(Failure):
-    """Somebody else owns the folder for our sockets, or it cannot be made."""
+    """Another user owns the folder for our sockets, or it cannot be made."""
 
     code = "runtime_folder_unsafe"
 
@@ -54,7 +54,7 @@ def launch_address(app_id: str) -> Path:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a socket that takes calls at a path; whoever was there before is forgotten."""
+    """Return a socket that takes calls at a path; one that was there before is replaced."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     with reachable(path) as address:

@@ -22,7 +22,7 @@ from torchloom.launch.hosts.host_lists import index_of
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE, TOKEN_VARIABLE
 
-if TYPE_CHECKING:  # a launch on one host carries nobody, and must not wait for imports
+if TYPE_CHECKING:  # a launch on one host starts no agents elsewhere, and must not wait for imports
     import subprocess
 
     from torchloom.launch.assembly.launchers import Assembled, LauncherCommand
@@ -89,7 +89,7 @@ class Carriers:
         return next((tail for one in mine if (tail := _tail(one.log))), "")
 
     def close(self, gone: Sequence[str] = ()) -> None:
-        """Let go; whoever has not ended soon is told to, and at once where no agent is left."""
+        """Release the carriers; signal those that do not end soon, at once without an agent."""
         import subprocess
 
         for one in self._running:

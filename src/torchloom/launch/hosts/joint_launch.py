@@ -1,7 +1,7 @@
-"""Several launches that meet: the same command, started on every host by somebody else.
+"""Several launches that meet: the same command, started on every host by another system.
 
-As with torchrun, one of them is the head: the first node, or whoever can take the endpoint. It has
-the launch process; the others bring an agent to it. All must know one secret: the key in
+As with torchrun, one of them is the head: the first node, or the one that can bind the endpoint.
+It has the launch process; the others bring an agent to it. All must know one secret: the key in
 `$LOOM_HOME`, which hosts of one cluster share, or LOOM_LAUNCH_TOKEN where they do not.
 """
 
@@ -18,8 +18,17 @@ from typing import TYPE_CHECKING
 from torchloom.errors import Failure
 from torchloom.launch import wire
 from torchloom.launch.grammar.values import NodeCount
+from torchloom.launch.protocol import (
+    TO_JOB_AGENT,
+    AgentProof,
+    AppIdReply,
+    AppIdRequest,
+    LaunchMessage,
+    ProofRequest,
+    decoding,
+)
 from torchloom.launch.variables import TOKEN_VARIABLE
-from torchloom.launch.wire import Connection, WireMessage
+from torchloom.launch.wire import Connection
 from torchloom.settings import LOCAL_HOST_NAME
 from torchloom.specs.dataclass import dataclass
 
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from torchloom.launch.grammar.command import LaunchCommand
 
 JOINED = "joined"  # the launcher's name in requests
-NO_ID = "none"  # what torchrun calls a run that nobody named
+NO_ID = "none"  # what torchrun calls a run without a name
 _RENDEZVOUS_PORT, _MASTER_PORT = 29400, 29500  # torchrun's defaults
 _LONGEST_WAIT, _LAST_CALL = 600.0, 30.0  # torchrun's, too
 _AGAIN = 0.1  # seconds between calls at a head that is not there yet
@@ -51,7 +60,7 @@ class JointLaunch:
     nodes: NodeCount
     place: int | None = None
     id: str = ""
-    elects: bool = False  # whoever can take the endpoint is the head, whatever its place
+    elects: bool = False  # the node that can bind the endpoint is the head, whatever its place
     longest_wait: float = _LONGEST_WAIT
     last_call: float = _LAST_CALL
 
@@ -143,7 +152,7 @@ def take_head(meet: JointLaunch) -> socket.socket | None:
 
 
 def token(meet: JointLaunch, env: Mapping[str, str], home: Path) -> str:
-    """Return what all launches of one meeting know, and nobody else."""
+    """Return the secret that all launches of one meeting share."""
     if env.get(TOKEN_VARIABLE):
         return env[TOKEN_VARIABLE]
     # the port and not the host: the first host may call itself localhost
@@ -153,7 +162,7 @@ def token(meet: JointLaunch, env: Mapping[str, str], home: Path) -> str:
 def settle(meet: JointLaunch, secret: str) -> socket.socket | str:
     """Be the head, or find it: return the socket for the others, or the id of the head's app."""
     deadline = time.monotonic() + meet.longest_wait
-    refused = ""  # what the head itself has said tells more than that it is gone since
+    refused = ""  # the head's own answer explains more than that it is gone since
     while True:
         if (listener := take_head(meet)) is not None:
             return listener
@@ -180,27 +189,32 @@ def _call(meet: JointLaunch, secret: str, patience: float) -> tuple[str, str]:
 
 
 def _ask(channel: socket.socket, secret: str, patience: float) -> tuple[str, str]:
-    """Return the app's id, or nothing and why it is not told."""
+    """Return the app's id, or nothing and why."""
     selector = selectors.DefaultSelector()
     answers: list[tuple[str, str]] = []
 
-    def hear(message: WireMessage, _fds: list[int]) -> None:
-        match message.get("do"):
-            case "prove":
-                proof = wire.proof(secret, "agent", str(message.get("challenge")))
-                connection.send({"say": "proof", "proof": proof})
-                connection.send({"say": "ask"})
-            case "tell":
-                answers.append((str(message.get("app_id")), ""))
+    def handle(message: LaunchMessage, _fds: list[int]) -> None:
+        match message:
+            case ProofRequest():
+                proof = wire.proof(secret, "agent", message.challenge)
+                connection.send(AgentProof(proof))
+                connection.send(AppIdRequest())
+            case AppIdReply():
+                answers.append((message.app_id, ""))
 
-    connection = Connection(channel, selector, hear, lambda: answers.append(("", _REFUSED)))
+    connection = Connection(
+        channel,
+        selector,
+        decoding(TO_JOB_AGENT, handle),
+        lambda: answers.append(("", _REFUSED)),
+    )
     deadline = time.monotonic() + patience
     while not answers and (left := deadline - time.monotonic()) > 0:
         for key, ready in selector.select(left):
             key.data(ready)
     connection.close()
     selector.close()
-    return answers[0] if answers else ("", "whoever listens there is silent")
+    return answers[0] if answers else ("", "what listens there does not answer")
 
 
 def _key(path: Path) -> str:
@@ -212,7 +226,7 @@ def _key(path: Path) -> str:
         with open(fd, "w") as file:
             file.write(wire.nonce() + wire.nonce())
         with contextlib.suppress(FileExistsError):
-            os.link(partial, path)  # whole, or somebody else's
+            os.link(partial, path)  # whole, or another process'
         partial.unlink()
     return path.read_text()
 

@@ -37,8 +37,10 @@ def by_native_launcher(
     replica = role.replicas[0]
     port = shared_port(plan.world.job_id or str(os.getpid()))
     meeting = f"{head_address(plan.world, plan.topology, site.address)}:{port}"
-    told = dict(replica.env) | dict(site.env) | {MEETING: meeting, JOB_VARIABLE: request.app_id}
-    told[HOSTS] = ",".join(plan.topology.hosts)
+    variables = (
+        dict(replica.env) | dict(site.env) | {MEETING: meeting, JOB_VARIABLE: request.app_id}
+    )
+    variables[HOSTS] = ",".join(plan.topology.hosts)
     assembled = assemble(
         plan.launcher,
         plan.world,
@@ -51,7 +53,7 @@ def by_native_launcher(
                 *replica.argv,
             ),
             topology=plan.topology,
-            env=portable(env) | told,
+            env=portable(env) | variables,
             cwd=role.cwd or request.cwd,
             cpu_bind=asked.cpu_bind or site.cpu_bind,
             flags=(*site.flags, *asked.launcher_flags),

@@ -47,7 +47,7 @@ def placed(world: World, env: Mapping[str, str], own_host: str) -> World:
 def variables(world: World, env: Mapping[str, str]) -> dict[str, str]:
     """Return torchrun's variables for a rank as its launcher placed it. Pure."""
     if world.rank is None or world.world_size is None:
-        raise UserError("no launcher told this process its rank; start it with srun or mpirun")
+        raise UserError("no launcher set this process' rank; start it with srun or mpirun")
     address, _, port = env.get(MEETING, "127.0.0.1:29500").rpartition(":")
     attempt = int(env.get(ATTEMPT_VARIABLE, "0"))
     local = world.local_rank or 0

@@ -1,4 +1,4 @@
-"""Let the agents of a job's other nodes speak to the plane of this host.
+"""Connect the node agents of a job's other nodes to the plane of this host.
 
 An agent that has shown that it knows the job's token is vouched for by the plane, which signs a
 token for the key that the agent has made: nothing secret is sent. Where the plane's NATS listens on
@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.host import sockets
-from torchloom.launch.host.identity import boot_id, host_name
+from torchloom.launch.host.identity import ProcessIdentity, boot_id, host_name
+from torchloom.launch.protocol import (
+    LaunchMessage,
+    PlaneAddress,
+    PlanePassage,
+    PlaneRefusal,
+    PlaneRequest,
+)
 from torchloom.launch.wire import Connection, WireMessage
 from torchloom.unix import same_user, send_message
 
@@ -137,27 +144,29 @@ class Tunnels:
         self._calls: list[Call] = []
         self._splices: list[Splice] = []
         self._unreached_since: float | None = None
-        self._told = False
+        self._reported = False
 
-    def uplink(self, hello: WireMessage) -> str:
-        """Return where ranks of a node find the plane's own agent; nothing: it brings its own."""
-        process = hello["process"]
-        is_here = (process["host"], process["boot"]) == (host_name(), boot_id())
+    def uplink(self, agent: ProcessIdentity) -> str:
+        """Return where ranks of a job agent's node find the plane's node agent.
+
+        Nothing: the node gets one of its own.
+        """
+        is_here = (agent.host, agent.boot) == (host_name(), boot_id())
         if is_here or not settings.wants_plane():
             return str(settings.plane_dir() / sockets.UPLINK)
         return ""
 
-    def take(self, connection: Connection, asked: WireMessage) -> None:
+    def take(self, connection: Connection, asked: PlaneRequest) -> None:
         """Deal with an agent that has shown who it is, and wants to the plane."""
         from torchloom.bus import subjects
 
         channel = connection.channel.dup()
         connection.close()
-        name = subjects.agent_of_job(str(asked.get("node")), self._app_id)
-        proof = wire.proof(self._token, "launcher", str(asked.get("challenge")))
+        name = subjects.agent_of_job(asked.node, self._app_id)
+        proof = wire.proof(self._token, "launcher", asked.challenge)
         call = Call(self, self._selector, channel, proof)
         self._calls.append(call)
-        call.ask({"agent": name, "key": str(asked.get("key"))})
+        call.ask({"agent": name, "key": asked.key})
 
     def close(self) -> None:
         """Hang up on all."""
@@ -172,8 +181,8 @@ class Tunnels:
         self._calls.remove(call)
         now = time.monotonic()
         self._unreached_since = self._unreached_since or now
-        if now - self._unreached_since >= self._limit and not self._told:
-            self._told = True
+        if now - self._unreached_since >= self._limit and not self._reported:
+            self._reported = True
             self._on_unwatched(why)
 
     def admitted(self, call: "Call", nats: socket.socket | None) -> None:
@@ -214,12 +223,12 @@ class Call:
             plane.close()
             self._refuse("the plane here is another user's")
             return
-        self._plane = Connection(plane, self._selector, self._hear, self._lost)
+        self._plane = Connection(plane, self._selector, self._handle, self._lost)
         self._plane.send({**facts, "ask": "admit", "version": _VERSION})
 
     def close(self) -> None:
         """Hang up on both."""
-        self._let_go()
+        self._release()
         self.channel.close()
 
     def _on_agent(self, _ready: int) -> None:
@@ -231,7 +240,7 @@ class Call:
     def _lost(self) -> None:
         self._refuse(f"the plane on {host_name()} went away")
 
-    def _hear(self, answer: WireMessage, _fds: list[int]) -> None:
+    def _handle(self, answer: WireMessage, _fds: list[int]) -> None:
         if "error" in answer:
             self._refuse(str(answer["error"]))
             return
@@ -239,36 +248,35 @@ class Call:
 
         given = answer["ok"]
         where = urlsplit(given["nats"])
-        told = {"proof": self._proof, "token": given["token"]}
+        facts = (self._proof, given["token"])
         try:
             if where.hostname not in settings.LOOPBACK_NAMES:
-                told |= {"nats": given["nats"], "authority": given["authority"]}
-                self._admit({"do": "go", **told}, None)
+                self._admit(PlaneAddress(*facts, given["nats"], given["authority"]), None)
             else:
                 nats = socket.create_connection((where.hostname, where.port or 0), _MOMENT)
-                self._admit({"do": "pass", **told}, nats)
+                self._admit(PlanePassage(*facts), nats)
         except OSError as error:
             self._refuse(f"the plane's NATS does not answer: {error}")
 
-    def _admit(self, message: WireMessage, nats: socket.socket | None) -> None:
+    def _admit(self, message: LaunchMessage, nats: socket.socket | None) -> None:
         try:
-            send_message(self.channel, message)
+            send_message(self.channel, message.to_wire())
         except OSError:
             if nats is not None:
                 nats.close()
             raise
-        self._let_go()
+        self._release()
         self._tunnels.admitted(self, nats)
         if nats is None:
             self.channel.close()
 
     def _refuse(self, why: str) -> None:
         with contextlib.suppress(OSError):  # it is gone
-            send_message(self.channel, {"do": "refuse", "proof": self._proof, "why": why})
+            send_message(self.channel, PlaneRefusal(self._proof, why).to_wire())
         self.close()
         self._tunnels.refused(self, why)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._plane is not None:
             self._plane.close()
             self._plane = None

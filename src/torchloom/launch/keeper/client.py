@@ -1,4 +1,4 @@
-"""The agent's end of the keeper: find the job's, or make one, and tell it what to start."""
+"""The agent's end of the keeper: find the job's, or make one, and order what to start."""
 
 import contextlib
 import importlib.util
@@ -12,20 +12,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchloom.launch.host import descendants, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.fingerprint import locate, probe
 from torchloom.launch.keeper.python_command import PythonCommand
-from torchloom.launch.protocol import ReplicaOrder
+from torchloom.launch.protocol import (
+    FROM_KEEPER,
+    BuryChild,
+    ChildrenLeft,
+    EndKeeper,
+    KeeperHello,
+    KeeperRequest,
+    LaunchMessage,
+    ReplicaOrder,
+    SignalChild,
+    SpawnRequest,
+    SweepJob,
+    decoding,
+)
 from torchloom.launch.variables import STORE_VARIABLE, UPLINK_VARIABLE
-from torchloom.launch.wire import Connection, WireMessage
+from torchloom.launch.wire import Connection
 
 COLD: Final = "cold"  # the keeper is to be a plain fork
 _START = Path(__file__).parents[2] / "worker" / "start.py"  # what runs a program in a fresh one
 _NO_GAIN = "no zygote is started for a program that does not name torch"
 _TELLING = (b"torch", b"lightning", b"transformers", b"accelerate")
 _MOST_FDS = 1 << 20
-_FAREWELL = 10.0  # seconds for a keeper to end what it has
+_SHUTDOWN_LIMIT = 10.0  # seconds for a keeper to end what it has
 
 
 class ForkChoice:
@@ -36,10 +49,10 @@ class ForkChoice:
         self.is_warm = False
         self.said = COLD
 
-    def keeper(self, request: Mapping[str, Any], order: ReplicaOrder) -> socket.socket | str | None:
+    def keeper(self, request: KeeperRequest, order: ReplicaOrder) -> socket.socket | str | None:
         """Return the connection to a warm keeper, COLD, or nothing while its zygote comes up."""
         command = PythonCommand.parse(order.argv)
-        zygote = self._awaited or zygote_client.find(command, request["env"], order.cwd)
+        zygote = self._awaited or zygote_client.find(command, request.env, order.cwd)
         if isinstance(zygote, zygote_client.Cold) or command is None:
             return self._cold(zygote.why if isinstance(zygote, zygote_client.Cold) else "")
         if self._awaited and zygote.is_coming():
@@ -100,9 +113,9 @@ class KeeperLink:
 
     def __init__(
         self,
-        share: NodeShare,
+        share: JobShare,
         selector: selectors.BaseSelector,
-        on_message: Callable[[WireMessage, list[int]], None],
+        on_message: Callable[[LaunchMessage, list[int]], None],
         on_gone: Callable[[], None],
     ) -> None:
         self._share = share
@@ -141,15 +154,15 @@ class KeeperLink:
             if self.is_warm:
                 self.warmth = "warm"  # whatever the first start had to wait for
             return True
-        request = {
-            "job": self._share.app_id,
-            "node": self._share.node,
-            "address": str(self._address),
-            "orphan_limit": orphan_limit,
-            "argv": order.argv,
-            "env": dict(env),
-            "cwd": order.cwd,
-        }
+        request = KeeperRequest(
+            job=self._share.app_id,
+            node=self._share.node,
+            address=str(self._address),
+            orphan_limit=orphan_limit,
+            argv=order.argv,
+            env=env,
+            cwd=order.cwd,
+        )
         keeper = self._warmth.keeper(request, order)
         if keeper is None:
             return False
@@ -166,38 +179,37 @@ class KeeperLink:
         cwd: str,
         given: list[int],
         kept: Sequence[int] = (),
-        note: Any = None,
+        note: Mapping[str, Any] | None = None,
         terminal: bool = False,
     ) -> int:
         """Order a process; return its number. The given descriptors are closed here."""
         self.number += 1
-        order = {
-            "do": "start",
-            "id": self.number,
-            "argv": list(self._warmth.words(argv, env, cwd)),
-            "env": dict(env),
-            "cwd": cwd,
-            "given": len(given),
-            "note": note if note is not None else {},
-            "terminal": terminal,
-            "warm": self._warmth.is_warm,
-        }
+        order = SpawnRequest(
+            number=self.number,
+            argv=tuple(self._warmth.words(argv, env, cwd)),
+            env=env,
+            cwd=cwd,
+            given=len(given),
+            note=note or {},
+            terminal=terminal,
+            warm=self._warmth.is_warm,
+        )
         self._send(order, [*given, *kept])
         for fd in given:
             os.close(fd)
         return self.number
 
     def signal(self, number: int, signum: int) -> None:
-        self._send({"do": "signal", "id": number, "signum": int(signum)})
+        self._send(SignalChild(number, int(signum)))
 
     def bury(self, number: int) -> None:
         """Have the keeper forget a child and end what it left running."""
-        self._send({"do": "bury", "id": number})
+        self._send(BuryChild(number))
 
     def sweep(self, signum: int) -> None:
         """Signal all that is left of the job here, and ask how much that is."""
         self._left = None
-        self._send({"do": "sweep", "signum": int(signum)})
+        self._send(SweepJob(int(signum)))
 
     @property
     def has_more(self) -> bool:
@@ -211,16 +223,17 @@ class KeeperLink:
 
     def end(self) -> None:
         """Have the keeper kill all it has, and leave."""
-        self._send({"do": "end"})
+        self._send(EndKeeper())
 
     def _connect(self, channel: socket.socket) -> None:
-        self._connection = Connection(channel, self._selector, self._hear, self._gone)
+        handle = decoding(FROM_KEEPER, self._handle)
+        self._connection = Connection(channel, self._selector, handle, self._gone)
 
-    def _hear(self, message: WireMessage, fds: list[int]) -> None:
-        if message["say"] == "left":
-            self._left = message["count"]
+    def _handle(self, message: LaunchMessage, fds: list[int]) -> None:
+        if isinstance(message, ChildrenLeft):
+            self._left = message.count
             return
-        if message["say"] == "hello" and self.was_found and message["warm"]:
+        if isinstance(message, KeeperHello) and self.was_found and message.warm:
             self._warmth.is_warm = True
             self.warmth = "warm"
         self._on_message(message, fds)
@@ -229,12 +242,12 @@ class KeeperLink:
         self._connection = None
         self._on_gone()
 
-    def _send(self, message: WireMessage, fds: Sequence[int] = ()) -> None:
+    def _send(self, message: LaunchMessage, fds: Sequence[int] = ()) -> None:
         if self._connection is not None:
             self._connection.send(message, fds)
 
 
-def _cold_keeper(share: NodeShare, address: Path, orphan_limit: float) -> socket.socket:
+def _cold_keeper(share: JobShare, address: Path, orphan_limit: float) -> socket.socket:
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         _become_keeper(share, theirs, address, orphan_limit)
@@ -242,28 +255,28 @@ def _cold_keeper(share: NodeShare, address: Path, orphan_limit: float) -> socket
     return ours
 
 
-def kill_share(share: NodeShare) -> None:
+def kill_share(share: JobShare) -> None:
     """End all of an app on this node: its keeper first, so that nothing more is started."""
     selector = selectors.DefaultSelector()
     ended: list[bool] = []
     with contextlib.suppress(OSError):
         channel = sockets.connect(_address(share))
         keeper = Connection(channel, selector, lambda *_: None, lambda: ended.append(True))
-        keeper.send({"do": "end"})
-        deadline = time.monotonic() + _FAREWELL
+        keeper.send(EndKeeper())
+        deadline = time.monotonic() + _SHUTDOWN_LIMIT
         while not ended and time.monotonic() < deadline:
-            for key, ready in selector.select(_FAREWELL):
+            for key, ready in selector.select(_SHUTDOWN_LIMIT):
                 key.data(ready)
     descendants.kill_all(share, os.getpid())
     _address(share).unlink(missing_ok=True)  # a keeper that was killed could not
 
 
-def _address(share: NodeShare) -> Path:
+def _address(share: JobShare) -> Path:
     """Return where a job's keeper on this node takes calls; /tmp may be another's too."""
     return sockets.socket_path(f"{share.app_id}.{share.node}.keeper")
 
 
-def _become_keeper(share: NodeShare, agent: socket.socket, address: Path, limit: float) -> None:
+def _become_keeper(share: JobShare, agent: socket.socket, address: Path, limit: float) -> None:
     """Turn this fork of the agent into the keeper; nothing of the agent stays open in it."""
     code = 1
     try:

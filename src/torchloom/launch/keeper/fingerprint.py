@@ -22,7 +22,7 @@ _PREFIXES = (
     *("ATEN_", "DNNL_", "ONEDNN_", "GOTO_", "BLIS_", "VECLIB_"),  # arithmetic below torch
     *("NPY_", "NUMPY_", "SYMPY_", "MPMATH_", "NETWORKX_", "TRITON_", "LC_"),  # read on import
 )
-_LATER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCHX_")  # read by whoever runs, not by an import
+_LATER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCHX_")  # read by the program, not by an import
 _NAMES = (
     "HOME",
     "LANG",

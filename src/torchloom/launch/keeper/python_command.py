@@ -124,7 +124,7 @@ def cold_variable(name: str) -> str:
 def _read_flag(
     letters: str, words: list[str], flags: list[str]
 ) -> tuple[What, str] | Literal["more"] | None:
-    """Read one word of flags: what it runs if it says so, "more" when the next word goes on."""
+    """Read one word of flags: what it runs if it says so, "more" when it needs the next word."""
     while letters:
         letter, letters = letters[0], letters[1:]
         if letter in "cm" or letter in _WITH_VALUE:

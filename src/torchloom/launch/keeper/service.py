@@ -1,7 +1,7 @@
 """The parent of a job's ranks on one host: forks, reaps, remembers exits, and does nothing else.
 
-It has one thread and no network. Agents come and go: a new one is told who lives, how the others
-ended, and gets the ends of their outputs. Without an agent for `orphan_limit` the keeper ends its
+It has one thread and no network. Agents come and go: a new one is sent which processes run, how the
+others ended, and the ends of their outputs. Without an agent for `orphan_limit` the keeper ends its
 ranks; without the keeper the kernel does.
 """
 
@@ -16,20 +16,31 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch.host import descendants, sockets
-from torchloom.launch.host.descendants import NodeShare, become_subreaper
+from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, spawn
-from torchloom.launch.wire import BadFrame, Connection, WireMessage, check
+from torchloom.launch.protocol import (
+    TO_KEEPER,
+    BuryChild,
+    ChildExit,
+    ChildFailed,
+    ChildrenExited,
+    ChildrenLeft,
+    ChildReport,
+    ChildStarted,
+    EndKeeper,
+    KeeperHello,
+    LaunchMessage,
+    SignalChild,
+    SpawnRequest,
+    SweepJob,
+    decoding,
+)
+from torchloom.launch.wire import BadFrame, Connection
 from torchloom.unix import same_user
 
 _SIGNALS = {0, *signal.valid_signals()}
-_SHAPES: dict[str, dict[str, type]] = {
-    "start": {"id": int, "given": int, "argv": list, "env": dict, "cwd": str},
-    "signal": {"id": int, "signum": int},
-    "bury": {"id": int},
-    "sweep": {"signum": int},
-}
 
 
 @dataclass(slots=True)
@@ -44,15 +55,19 @@ class KeptProcess:
     code: int | None = None
     cold: str = ""  # why it was executed though the keeper could fork it
 
-    def shown(self) -> dict[str, Any]:
+    def report(self) -> ChildReport:
+        return ChildReport(**self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a ChildReport, for it and for what is made of it."""
         return {
-            "id": self.number,
+            "number": self.number,
             "note": self.note,
             "pid": self.pid,
             "started": self.process.started if self.process else "",
             "code": self.code,
             "kept": len(self.kept),
-            "cold": self.cold,
+            "cold_reason": self.cold,
         }
 
 
@@ -62,7 +77,7 @@ class Keeper:
 
     def __init__(
         self,
-        share: NodeShare,
+        share: JobShare,
         agent: socket.socket,
         address: Path,
         run: Run | None,
@@ -86,7 +101,7 @@ class Keeper:
         self._agent = self._connected(agent)
 
     def serve(self) -> None:
-        """Keep the ranks until told to end, or left alone for too long."""
+        """Keep the ranks until an order to end, or too long without an agent."""
         self._agent.send(self._hello())
         while not self._ended:
             for key, ready in self._selector.select(self._patience()):
@@ -127,40 +142,37 @@ class Keeper:
         self._agent.send(self._hello(), kept)
 
     def _connected(self, channel: socket.socket) -> Connection:
-        return Connection(channel, self._selector, self._on_message, self._on_agent_gone)
+        handle = decoding(TO_KEEPER, self._on_message)
+        return Connection(channel, self._selector, handle, self._on_agent_gone)
 
-    def _hello(self) -> WireMessage:
-        children = [child.shown() for child in self._children.values()]
-        warm = self._run is not None
-        return {"say": "hello", "pid": os.getpid(), "children": children, "warm": warm}
+    def _hello(self) -> KeeperHello:
+        children = tuple(child.report() for child in self._children.values())
+        return KeeperHello(os.getpid(), children, warm=self._run is not None)
 
     def _on_agent_gone(self) -> None:
         self._orphaned_at = time.monotonic()
 
-    def _on_message(self, message: WireMessage, fds: list[int]) -> None:
-        check(message, "do", _SHAPES)
-        if message["do"] != "start":
+    def _on_message(self, message: LaunchMessage, fds: list[int]) -> None:
+        if not isinstance(message, SpawnRequest):
             _close(fds)
             fds.clear()
-        if message["do"] in ("signal", "sweep") and message["signum"] not in _SIGNALS:
-            raise BadFrame
-        match message["do"]:
-            case "start":
+        match message:
+            case SpawnRequest():
                 self._start(message, fds)
-            case "signal":
-                self._signal(self._children.get(message["id"]), message["signum"])
-            case "bury":
-                self._bury(message["id"])
-            case "sweep":
-                self._sweep(message["signum"])
-            case "end":
+            case SignalChild():
+                self._signal(self._children.get(message.number), _signal_of(message))
+            case BuryChild():
+                self._bury(message.number)
+            case SweepJob():
+                self._sweep(_signal_of(message))
+            case EndKeeper():
                 self._end()
 
     # Processes.
 
-    def _start(self, message: WireMessage, fds: list[int]) -> None:
-        number = message["id"]
-        given, kept = fds[: message["given"]], fds[message["given"] :]
+    def _start(self, message: SpawnRequest, fds: list[int]) -> None:
+        number = message.number
+        given, kept = fds[: message.given], fds[message.given :]
         order = _order(message, given)
         if order.warm and self._judge is not None:
             order = replace(order, cold=self._judge(order))
@@ -168,16 +180,14 @@ class Keeper:
             pid = spawn(order, self._run)
         except OSError as error:
             _close(kept)
-            answer = {"say": "failed", "id": number, "errno": error.errno, "what": error.filename}
+            self._agent.send(ChildFailed(number, error.errno, error.filename))
         else:
-            child = KeptProcess(
-                number, message.get("note"), ProcessIdentity.of(pid), pid, kept, cold=order.cold
-            )
+            process = ProcessIdentity.of(pid)
+            child = KeptProcess(number, message.note, process, pid, kept, cold=order.cold)
             self._children[number] = child
-            answer = {"say": "started", **child.shown()}
+            self._agent.send(ChildStarted(**child.facts()))
         finally:
             _close(given)
-        self._agent.send(answer)
 
     def _signal(self, child: KeptProcess | None, signum: int) -> None:
         """Signal a rank and its process group; a child not reaped yet keeps its pid."""
@@ -197,26 +207,26 @@ class Keeper:
             _close(child.kept)
 
     def _sweep(self, signum: int) -> None:
-        """Signal all that still runs of the job, and say how much that was."""
+        """Signal all that still runs of the job, and report how many processes that was."""
         left = descendants.remaining(self._share, os.getpid())
         descendants.send(left, signum)
-        self._agent.send({"say": "left", "count": len(left)})
+        self._agent.send(ChildrenLeft(len(left)))
 
     def _on_signals(self, _ready: int) -> None:
         if self._signals.read():
             self._reap()
 
     def _reap(self) -> None:
-        """Tell of all that ended together in one message: none of them is the consequence of what
+        """Report all that ended together in one message: none of them is the consequence of what
         is done about another."""
         codes = {pid: os.waitstatus_to_exitcode(status) for pid, status in descendants.reap()}
         ended = []
         for child in self._children.values():
             if child.code is None and child.pid in codes:
                 child.code = codes[child.pid]
-                ended.append({"id": child.number, "code": child.code})
+                ended.append(ChildExit(child.number, child.code))
         if ended:
-            self._agent.send({"say": "exited", "children": ended})
+            self._agent.send(ChildrenExited(tuple(ended)))
 
     def _end(self) -> None:
         descendants.kill_all(self._share, os.getpid(), collect=self._reap)
@@ -224,18 +234,24 @@ class Keeper:
         self._ended = True
 
 
-def _order(message: WireMessage, given: list[int]) -> SpawnOrder:
-    words = [*message["argv"], message["cwd"], *message["env"], *message["env"].values()]
-    is_text = all(isinstance(word, str) and "\0" not in word for word in words)
-    if not is_text or not message["argv"] or not 0 <= message["given"] <= len(given):
+def _signal_of(message: SignalChild | SweepJob) -> int:
+    if message.signum not in _SIGNALS:
+        raise BadFrame
+    return message.signum
+
+
+def _order(message: SpawnRequest, given: list[int]) -> SpawnOrder:
+    words = [*message.argv, message.cwd, *message.env, *message.env.values()]
+    is_text = not any("\0" in word for word in words)
+    if not is_text or not message.argv or not 0 <= message.given <= len(given):
         raise BadFrame
     return SpawnOrder(
-        argv=tuple(message["argv"]),
-        env=message["env"],
-        cwd=message["cwd"],
+        argv=message.argv,
+        env=message.env,
+        cwd=message.cwd,
         fds=tuple(given),
-        terminal=message.get("terminal") is True,
-        warm=message.get("warm") is True,
+        terminal=message.terminal,
+        warm=message.warm,
     )
 
 

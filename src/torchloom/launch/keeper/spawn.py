@@ -70,7 +70,7 @@ def show(argv: Sequence[str], env: Mapping[str, str]) -> None:
 def overwrite(argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Show as much as there is room for where the first program's words and variables lie.
 
-    What tells to which job a process belongs comes first.
+    The variables that name the job of a process come first.
     """
     places = _places()
     first = sorted(env, key=lambda name: name not in (JOB_VARIABLE, NODE_VARIABLE, AGENT_VARIABLE))
@@ -174,7 +174,7 @@ def spawn(order: SpawnOrder, run: Run | None = None) -> int:
 
 
 def _fork_warm(order: SpawnOrder, run: Run, parent: int) -> int:
-    """Fork the program and go on: the next rank need not wait until this one has begun."""
+    """Fork the program and return: the next rank need not wait until this one has begun."""
     os.close(os.open(order.cwd, os.O_RDONLY | os.O_DIRECTORY))  # an error is better said here
     # a signal that comes before the fork has shed our ways with them waits until it has
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -7,8 +7,8 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure
@@ -17,7 +17,19 @@ from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.keeper import fingerprint
 from torchloom.launch.keeper.fingerprint import InterpreterProbe, basics, locate, probe
 from torchloom.launch.keeper.python_command import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.launch.protocol import (
+    FROM_ZYGOTE,
+    FileCheck,
+    KeeperRequest,
+    LaunchMessage,
+    ZygoteBusy,
+    ZygoteCold,
+    ZygoteLeave,
+    ZygoteWarm,
+    decode,
+)
 from torchloom.launch.variables import AGENT_VARIABLE
+from torchloom.launch.wire import BadFrame
 from torchloom.specs.dataclass import dataclass
 from torchloom.unix import peer_pid, receive_message, same_user, send_message
 
@@ -32,7 +44,7 @@ _ROOM_VARIABLE, _ROOM = "LOOM_ROOM", 8192  # where /proc can show a fork's own v
 _ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
 _EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
 _WORTH_A_LOOK = 0.01
-_alert: list[str] = []  # what the zygote was told by `alert`, for the first request that follows
+_alert: list[str] = []  # the word that `alert` sent, for the first request that follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +115,11 @@ class ZygoteClient:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with _lock(self.key) as lock:
-                nobody = lock is not None
+                is_absent = lock is not None
             if (channel := self.connect()) is not None:
                 channel.close()
                 return True
-            if nobody:
+            if is_absent:
                 return False
             time.sleep(_WORTH_A_LOOK)
         return False
@@ -126,44 +138,36 @@ class ZygoteClient:
                 return path.read_text()
         return ""
 
-    def keeper(self, request: Mapping[str, Any]) -> socket.socket | Cold:
-        """Have it fork a keeper and return the connection to that, or why it does not.
-
-        The request has `job`, the keeper's `address` and `orphan_limit`, and of the first command
-        that it will get `argv`, `env` and `cwd`.
-        """
+    def keeper(self, request: KeeperRequest) -> socket.socket | Cold:
+        """Have it fork a keeper and return the connection to that, or why it does not."""
         channel = self.connect()
         if channel is None:
             return Cold(self.excuse() or "the first run with this interpreter and environment")
         channel.settimeout(_ANSWER_LIMIT)
         try:
-            send_message(
-                channel, {"do": "keep", **request, "alert": _alert.pop() if _alert else None}
-            )
-            answer = receive_message(channel)
+            answer = _ask(channel, replace(request, alert=_alert.pop() if _alert else None))
         except OSError as error:
             channel.close()
             return Cold(f"the zygote did not answer: {error}")
-        if answer is None:
-            channel.close()
-            return Cold("the zygote did not answer: it hung up")
-        if answer["say"] == "cold":
-            channel.close()
-            return Cold(answer["why"])
-        channel.settimeout(None)
-        return channel
+        if isinstance(answer, ZygoteWarm):
+            channel.settimeout(None)
+            return channel
+        channel.close()
+        if isinstance(answer, ZygoteCold):
+            return Cold(answer.why)
+        return Cold("the zygote did not answer: it hung up")
 
     def alert(self, word: str) -> None:
         """Have it look at its files now, for the request that will bring this word."""
         if (channel := self.connect()) is not None:
             with channel, contextlib.suppress(OSError):
-                send_message(channel, {"do": "look", "alert": word})
+                send_message(channel, FileCheck(word).to_wire())
 
     def leave(self) -> None:
         """Ask it to go; what it forked stays."""
         if (channel := self.connect()) is not None:
             with channel, contextlib.suppress(OSError):
-                send_message(channel, {"do": "leave"})
+                send_message(channel, ZygoteLeave().to_wire())
 
     def leave_if_idle(self) -> "InUse | bool":
         """Have it go unless a job has ranks of it; tell whether its process has ended."""
@@ -173,12 +177,21 @@ class ZygoteClient:
         with channel, contextlib.suppress(OSError):
             channel.settimeout(_ANSWER_LIMIT)
             process = ProcessIdentity.of(peer_pid(channel))
-            send_message(channel, {"do": "leave", "if_idle": True})
-            answer = receive_message(channel)
-            if process is not None and answer is not None:
-                return InUse(process.pid, tuple(answer["jobs"]))
+            answer = _ask(channel, ZygoteLeave(if_idle=True))
+            if process is not None and isinstance(answer, ZygoteBusy):
+                return InUse(process.pid, answer.jobs)
             return process is None or process.wait_exit(_ANSWER_LIMIT)
         return False
+
+
+def _ask(channel: socket.socket, request: LaunchMessage) -> LaunchMessage | None:
+    """Return a zygote's reply; nothing when it hung up or sent what is none."""
+    send_message(channel, request.to_wire())
+    answer = receive_message(channel)
+    try:
+        return None if answer is None else decode(answer, FROM_ZYGOTE)
+    except BadFrame:
+        return None
 
 
 def find(command: PythonCommand | None, env: Mapping[str, str], cwd: str) -> ZygoteClient | Cold:
@@ -205,7 +218,7 @@ def alert() -> None:
     if address is None or settings.environment().get(WARM_VARIABLE) == "0":
         return
     _alert[:] = [f"{os.getpid()}-{time.monotonic_ns()}"]
-    with contextlib.suppress(Failure):  # whoever needs the folder of the sockets will say it
+    with contextlib.suppress(Failure):  # the caller that needs the folder of the sockets reports it
         _at(address).alert(_alert[0])
 
 

@@ -19,7 +19,7 @@ class Display:
     A prefix may name {rank}, {local_rank} and {role_name}; an empty one leaves all as it comes.
     """
 
-    plain: str = ""  # before the lines of outputs that nobody spoke of
+    plain: str = ""  # before the lines of outputs without an option
     teed: str = ""  # before those that are kept and shown
     tee: Streams = NO_STREAMS
     redirects: Streams = NO_STREAMS
@@ -31,7 +31,7 @@ class Display:
     def of(cls, asked: "LaunchCommand", here: "Site | None" = None) -> "Display":
         """Return what a launch asks for: our prefix, or torchrun's where it has one.
 
-        Whoever prints elsewhere is told what is noise here.
+        The value includes what is noise here, for processes that print elsewhere.
         """
         plain = teed = "[rank{rank}]: "
         if asked.as_torchrun:

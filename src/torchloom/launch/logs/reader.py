@@ -209,7 +209,7 @@ def ending(wait: Wait, until: datetime | None) -> Wait:
 def chunks(tails: Sequence[Tail], wait: Wait | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield (which tail, bytes): what there is and, with `wait`, what comes until it says over.
 
-    Whoever waits may add tails meanwhile: they are read from then on.
+    The caller may add tails meanwhile: they are read from then on.
     """
     over, pause = wait is None, _SOON
     while True:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from torchloom import settings
 from torchloom.launch.agent.rank import AgentRank, RankLog
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.logs.display import Display
 from torchloom.launch.logs.files import STREAMS, LogFiles
 from torchloom.launch.logs.reader import STATES, WholeLines
-from torchloom.launch.wire import WireMessage
+from torchloom.launch.protocol import LaunchMessage, RankOutput, RankOutputEnd
 
 if TYPE_CHECKING:
     from torchloom.launch.hosts.sites import NoiseFilter
@@ -27,7 +27,7 @@ _PATIENCE = 1000  # milliseconds for a reader that does not read; the agent has 
 class ForwardedLog:
     """The log of one rank, written elsewhere; its error file is kept here until it is sent too."""
 
-    def __init__(self, directory: Path, logs: str, send: Callable[[WireMessage], None]) -> None:
+    def __init__(self, directory: Path, logs: str, send: Callable[[LaunchMessage], None]) -> None:
         self.directory = directory
         self.lost = 0
         self._logs = logs
@@ -35,17 +35,17 @@ class ForwardedLog:
 
     def write(self, stream: str, data: bytes) -> None:
         text = data.decode("latin-1")  # any bytes survive, one character each
-        self._send({"say": "output", "logs": self._logs, "stream": stream, "data": text})
+        self._send(RankOutput(self._logs, stream, text))
 
     def close(self) -> None:
-        self._send({"say": "output_end", "logs": self._logs})
+        self._send(RankOutputEnd(self._logs))
 
 
 class ShownLog:
     """A rank's log that is printed as well, by whole lines behind a prefix or as it comes.
 
     Behind a prefix a progress bar is a state a second, as `WholeLines` has it.
-    `before` has the prefix of each stream; one without is not shown. What is read by nobody is not
+    `before` has the prefix of each stream; one without is not shown. What has no reader is not
     shown either, nor what is noise, for which only whole lines are looked at: the log has it.
     """
 
@@ -93,17 +93,17 @@ class ShownLog:
         return b"".join(prefix + line for line in lines)
 
     def _print(self, stream: str, data: bytes) -> None:
-        """Print while somebody reads; an agent that waits for a reader hears nothing else."""
+        """Print while the output is read; an agent must not wait for a reader."""
         output = select.poll()
         output.register(_FD[stream], select.POLLOUT)
         try:
             while data and output.poll(self._patience):
                 data = data[os.write(_FD[stream], data[:_PIECE]) :]
                 self._patience = _PATIENCE
-        except OSError:  # nobody looks any more
+        except OSError:  # there is no reader any more
             return
         if data:
-            self._patience = 0  # until somebody reads again
+            self._patience = 0  # until it is read again
 
 
 class CopiedLog:
@@ -142,7 +142,7 @@ class RankLogs:
     """The logs of one job's ranks on this node."""
 
     def __init__(
-        self, share: NodeShare, show: Display | None, send: Callable[[WireMessage], None]
+        self, share: JobShare, show: Display | None, send: Callable[[LaunchMessage], None]
     ) -> None:
         self._private = settings.runtime_dir() / share.app_id / share.node
         self._show = show
@@ -173,12 +173,12 @@ class RankLogs:
 
     def dressed(self, rank: AgentRank) -> RankLog:
         """Return a rank's log with what is to happen to its output beside."""
-        log, beside = rank.log, rank.beside
-        if beside["copies"]:
+        log, output = rank.log, rank.output
+        if output.copies:
             with contextlib.suppress(OSError):
-                log = CopiedLog(log, Path(beside["copies"]), beside["copied"])
+                log = CopiedLog(log, Path(output.copies), output.copied)
         if show := self._show:
-            place = (rank.key.role, beside["rank"], rank.local_rank)
+            place = (rank.key.role, output.rank, rank.local_rank)
             before = {stream: show.before(stream, *place) for stream in STREAMS}
             log = ShownLog(log, before, self._noise)
         return log
@@ -186,5 +186,5 @@ class RankLogs:
     def say_hidden(self) -> None:
         """Say at the end how much was not shown because it is noise."""
         if self._noise and self._noise.note:
-            with contextlib.suppress(OSError):  # nobody looks any more
+            with contextlib.suppress(OSError):  # there is no reader any more
                 os.write(2, f"loom: {self._noise.note}\n".encode())

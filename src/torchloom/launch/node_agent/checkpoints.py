@@ -104,14 +104,14 @@ class CheckpointWorker:
         try:
             place = storage.commit(draft, Manifest.from_json(text))
         except AlreadyCommitted:
-            storage.discard(draft)  # nobody will ask for it again
+            storage.discard(draft)  # it will not be asked for again
             raise
         if wanted.clears:
             self._clear(storage, wanted)
         return place
 
     def _clear(self, storage: "Storage", wanted: Commit) -> None:
-        """Delete what members of older generations left, once: survivors have not been told to."""
+        """Delete what members of older generations left, once: survivors were not ordered to."""
         from torchloom.checkpoint import CheckpointError
 
         root, generation = wanted.root, wanted.generation

@@ -1,4 +1,4 @@
-"""The GPUs of a node as NVIDIA's library tells of them; without the library there are none here."""
+"""The GPUs of a node as NVIDIA's library reports them; without the library there are none here."""
 
 import asyncio
 import ctypes
@@ -143,7 +143,7 @@ def find(module: str = MODULE) -> Gpus | None:
 
 
 State = Literal["failed", "healthy", "draining"]
-Say = Callable[[DeviceEvent], Awaitable[bool]]  # whether somebody was there to hear it
+Say = Callable[[DeviceEvent], Awaitable[bool]]  # whether it was received
 
 
 class HealthWatch:
@@ -156,7 +156,7 @@ class HealthWatch:
         self._uuids = [device.uuid for device in gpus.devices()]
         self._said: dict[str, State] = {}
         self._owed: list[DeviceEvent] = []
-        self.facts: dict[str, dict[str, Any]] = {}  # by uuid, for whoever looks
+        self.facts: dict[str, dict[str, Any]] = {}  # by uuid, for readers
 
     async def run(self) -> None:
         """Watch until cancelled; a library that fails is let be, and said so."""

@@ -31,7 +31,7 @@ from torchloom.messages.plane import (
 )
 
 ACTS = (Register, Ready, RankRefusal, Decided, Applied, Goodbye)  # passed on at once
-_KEPT_AFTER = 1.0  # seconds until a rank is told that its records are on the disk: it costs it time
+_KEPT_AFTER = 1.0  # seconds until a rank learns that its records are on the disk: it costs it time
 
 
 class WeaverSender(Protocol):
@@ -83,7 +83,7 @@ class Intake:
                 self._record(line, message, data)
         except SpoolFull:
             self._dropped["spool_full"] += 1
-            line.close()  # whoever has it keeps it, and tries again
+            line.close()  # the process that has it keeps it, and tries again
 
     def hung_up(self, line: RankConnection) -> None:
         """Note that a connection is gone."""
@@ -126,7 +126,7 @@ class Intake:
         if isinstance(message, Lives) != (message.head.rank == NO_RANK):
             self._dropped["foreign_rank"] += 1
         elif isinstance(message, Lives) and not self._up.greeted:
-            self._dropped["unheard"] += 1  # the next one, within a second, tells all of it
+            self._dropped["unheard"] += 1  # the next one, within a second, contains all of it
         else:
             self._up.act(data)
 

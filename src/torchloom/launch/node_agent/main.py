@@ -44,7 +44,7 @@ from torchloom.launch.variables import NODE_VARIABLE, TOKEN_VARIABLE
 from torchloom.unix import make_private
 
 _HOST = "host"  # in the spool of a job's agent: where it is, or was
-_FAREWELL = 2.0  # seconds to bring away what is on the disk
+_SHUTDOWN_LIMIT = 2.0  # seconds to bring away what is on the disk
 
 
 def sign(spool: Path, host: str) -> None:
@@ -62,7 +62,7 @@ def adopt(spool: Path, host: str) -> None:
     spool.mkdir(mode=0o700, parents=True, exist_ok=True)
     for other in sorted(spool.parent.iterdir()):
         if other != spool and _is_of(other, host) and _may_send(spool.name, other.name):
-            with contextlib.suppress(OSError):  # somebody has it, or was faster
+            with contextlib.suppress(OSError):  # another process has it, or was faster
                 _move(other, spool)
 
 
@@ -138,20 +138,20 @@ async def _serve(options: argparse.Namespace) -> None:
     found, limit = gpus.find(), options.spool_limit or LIMIT
     relay = NodeAgent(_identity(options, found), bus, address, spool, limit, gpus=found)
     bus.start()
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop, leaving = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, told.set)
+        loop.add_signal_handler(signum, leaving.set)
     running = loop.create_task(relay.run(), name="relay")
     loop.call_later(LOADED_AFTER, load_needed)
-    waiting = loop.create_task(told.wait(), name="told")
+    waiting = loop.create_task(leaving.wait(), name="leaving")
     try:
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if told.is_set() and options.through is not None and await relay.bring_away(_FAREWELL):
+        if leaving.is_set() and options.through is not None and await relay.flush(_SHUTDOWN_LIMIT):
             shutil.rmtree(spool, ignore_errors=True)
         running.cancel()
         await running
     except asyncio.CancelledError:
-        logging.getLogger(__name__).info("told to leave; dropped: %s", dict(relay.dropped))
+        logging.getLogger(__name__).info("asked to leave; dropped: %s", dict(relay.dropped))
     finally:
         await bus.close()
 

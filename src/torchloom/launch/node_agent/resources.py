@@ -24,7 +24,7 @@ Run = Callable[[Sequence[str]], str]
 
 
 class DeviceProbe(Protocol):
-    """Somebody who knows of one kind of device."""
+    """A source that knows one kind of device."""
 
     def devices(self) -> tuple[Device, ...]: ...
 
@@ -115,7 +115,7 @@ def cpus(offered: Sequence[Device], choice: str = "") -> int:
 def memory_mb(
     meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
 ) -> int:
-    """Return how much memory this node has, or may use; 0 where nobody tells."""
+    """Return how much memory this node has, or may use; 0 where it is unknown."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         (total,) = re.findall(r"^MemTotal: *(\d+) kB$", meminfo.read_text(), re.MULTILINE)

@@ -21,7 +21,7 @@ STRANGER = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{12}")  # ids of launches e
 _PEER = struct.Struct("3i")  # pid, uid, gid
 _FURTHEST = 64  # ancestors that are looked at
 _VARIABLES = tuple(f"{name}=".encode() for name in (JOB_VARIABLE, AGENT_VARIABLE))
-_MOST_UNREAD = 4 << 20  # bytes that a process may leave unread before more is let go
+_MOST_UNREAD = 4 << 20  # bytes that a process may leave unread before more is dropped
 
 
 def peer_of(channel: socket.socket) -> tuple[int, int]:
@@ -37,7 +37,7 @@ def peer_of(channel: socket.socket) -> tuple[int, int]:
 def may_speak_for(job: str, pid: int, proc: Path = Path("/proc")) -> bool:
     """Tell whether a process belongs to a job: its environment says so, or its parent's.
 
-    The nearest one that names a job decides. A process that nobody launched is a job of its own,
+    The nearest one that names a job decides. A process without a launch is a job of its own,
     or belongs to one that no launch can have named.
     """
     if not proc.is_dir():
@@ -127,7 +127,7 @@ class RankConnection(asyncio.Protocol):
         self._transport.write(frame(message))
 
     def close(self) -> None:
-        """Hang up; what was said after this is not heard."""
+        """Hang up; what is sent after this is not read."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -151,7 +151,7 @@ class RankServer:
         self._server = await loop.create_unix_server(self._line, sock=listener)
 
     async def close(self) -> None:
-        """Take no more calls and hang up; callers try again until somebody answers."""
+        """Take no more calls and hang up; callers try again until an agent answers."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         if self._server is not None:

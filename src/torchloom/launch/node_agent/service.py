@@ -30,7 +30,7 @@ _MOMENT = 0.01
 
 
 class NodeAgent:
-    """One node's agent. `run` serves until it is cancelled; ranks go on without it."""
+    """One node's agent. `run` serves until it is cancelled; ranks keep running without it."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class NodeAgent:
             await self._server.close()
             self._spool.close()
 
-    async def bring_away(self, limit: float) -> bool:
+    async def flush(self, limit: float) -> bool:
         """Come back when ranks have no more to say and the weaver has all; false: time was up.
 
-        Nobody waits for a weaver that was never there.
+        A weaver that was never there is not waited for.
         """
         deadline = time.monotonic() + limit
         while self._ranks.are_there or self._spool.pending or self._storing.is_busy:
@@ -117,14 +117,14 @@ class NodeAgent:
             self._tell_launch(message)
             return
         self._ranks.generation_seen(message.head)
-        line = self._ranks.line_to(message.head)
+        line = self._ranks.connection_to(message.head)
         if line is None:
             self.dropped["no_such_rank"] += 1
         else:
             line.send(message)
 
     def _tell_launch(self, message: Message) -> None:
-        """Bring an order to whoever started a job's ranks."""
+        """Send an order to the launch process of a job's ranks."""
         launches = self._ranks.launches(message.head.job)
         for line in launches:
             line.send(message)
@@ -147,20 +147,20 @@ class NodeAgent:
         return False
 
     def _kill(self, kill: Kill) -> None:
-        """End a rank that is here, this life of it and no other; whoever started it hears of it."""
+        """End this incarnation of a rank and no other; its launch process sees the end."""
         launches = self._ranks.launches(kill.head.job)
-        seat = self._ranks.seat_of(kill.head)
+        entry = self._ranks.entry_of(kill.head)
         for line in launches:
             line.send(kill)
-        if seat is not None and _is_alive(*seat.process):
-            process = ProcessIdentity.of(seat.process[0])
+        if entry is not None and _is_alive(*entry.process):
+            process = ProcessIdentity.of(entry.process[0])
             if process is not None:
                 process.send(kill.signal)
         elif not launches:
             self.dropped["no_such_rank"] += 1
 
     def _tell(self) -> None:
-        """Write how the agent is, for whoever looks; a full disk costs this word only."""
+        """Write the agent's state for readers; a full disk loses only this."""
         status = {
             "agent": self._me.agent,
             "pid": self._me.pid,

@@ -16,7 +16,15 @@ import msgspec
 
 from torchloom.bus.api import BusLost, TooLong
 from torchloom.launch.node_agent.ranks import KnownRanks, RankEntry
-from torchloom.messages.plane import Frame, Look, OwnStacks, ShowStacks, Stacks, TakeStacks, Thread
+from torchloom.messages.plane import (
+    Frame,
+    OwnStacks,
+    ProcessSample,
+    ShowStacks,
+    Stacks,
+    TakeStacks,
+    Thread,
+)
 
 _PATIENCE = 5.0  # seconds that py-spy has
 _DEPTH = 64  # calls of a stack that are kept, the innermost ones
@@ -33,15 +41,15 @@ class CannotLook(Exception):
     """The threads of a process cannot be seen from outside, in words."""
 
 
-def kernel_sees(pid: int, proc: Path = Path("/proc")) -> Look:
-    """Return what /proc tells of a process; of one that is gone, no state."""
+def kernel_sees(pid: int, proc: Path = Path("/proc")) -> ProcessSample:
+    """Return what /proc shows of a process; of one that is gone, no state."""
     here = proc / str(pid)
     fields = _text(here / "stat").rpartition(")")[2].split()
     if len(fields) < 13:
-        return Look(time.monotonic(), 0.0, "")
+        return ProcessSample(time.monotonic(), 0.0, "")
     cpu = (int(fields[11]) + int(fields[12])) / _TICKS
     waits_in = _text(here / "wchan").strip()
-    return Look(time.monotonic(), cpu, fields[0], "" if waits_in == "0" else waits_in)
+    return ProcessSample(time.monotonic(), cpu, fields[0], "" if waits_in == "0" else waits_in)
 
 
 def py_spy() -> str | None:
@@ -58,7 +66,7 @@ async def threads_of(pid: int, program: str | None) -> tuple[Thread, ...]:
     try:
         return _read(await _output(words), pid)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise CannotLook(f"py-spy says what nobody understands: {error}") from error
+        raise CannotLook(f"py-spy printed what is no stack: {error}") from error
 
 
 async def _output(words: Sequence[str]) -> bytes:
@@ -141,8 +149,8 @@ class StackTaker:
 
     def start(self, wanted: TakeStacks) -> None:
         """Look at those of the named lives that are here; what was seen is published."""
-        for seat in self._ranks.seats(frozenset(wanted.lives)):
-            task = asyncio.create_task(self._report(seat, wanted.request), name="stacks")
+        for entry in self._ranks.entries_of(frozenset(wanted.lives)):
+            task = asyncio.create_task(self._report(entry, wanted.request), name="stacks")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -158,42 +166,42 @@ class StackTaker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _report(self, seat: RankEntry, request: str) -> None:
-        head = seat.register.head
+    async def _report(self, entry: RankEntry, request: str) -> None:
+        head = entry.register.head
         async with self._room:
-            first, _ = await self._look(seat)
+            first, _ = await self._look(entry)
             await asyncio.sleep(APART)
-            last, is_silent = await self._look(seat)
+            last, is_silent = await self._look(entry)
         said = Stacks(head, self._agent, request, (first, last), is_silent)
-        with contextlib.suppress(BusLost):  # whoever asked looks again
+        with contextlib.suppress(BusLost):  # the caller asks again
             try:
                 await self._publish(said)
             except TooLong:
                 bare = tuple(_main_only(look) for look in said.looks)
                 await self._publish(msgspec.structs.replace(said, looks=bare))
 
-    async def _look(self, seat: RankEntry) -> tuple[Look, bool]:
+    async def _look(self, entry: RankEntry) -> tuple[ProcessSample, bool]:
         """Return what is seen of a process now, and whether its threadlet kept silent."""
-        pid, started = seat.process
-        answer = asyncio.create_task(self._ask(seat))
+        pid, started = entry.process
+        answer = asyncio.create_task(self._ask(entry))
         try:
             threads, note = await self._outside(pid)
             own = await answer
         finally:
             answer.cancel()
-        seen = kernel_sees(pid) if self._is_alive(pid, started) else Look(0.0, 0.0, "")
+        seen = kernel_sees(pid) if self._is_alive(pid, started) else ProcessSample(0.0, 0.0, "")
         if not seen.state:
             return msgspec.structs.replace(seen, note="the process is gone"), own is None
-        seen = self._with_progress(seat, seen)
+        seen = self._with_progress(entry, seen)
         if not threads and own:
             text = tuple(_with_text(thread) for thread in own)
             return msgspec.structs.replace(seen, source="threadlet", threads=text, note=note), False
         source = "py-spy" if threads else ""
         return msgspec.structs.replace(seen, source=source, threads=threads, note=note), own is None
 
-    def _with_progress(self, seat: RankEntry, seen: Look) -> Look:
+    def _with_progress(self, entry: RankEntry, seen: ProcessSample) -> ProcessSample:
         """Return a look with what the rank's own page says at that moment."""
-        read = self._ranks.progress_of(seat)
+        read = self._ranks.progress_of(entry)
         if read is None:
             return seen
         word = {"step": read.step, "phase": read.phase}
@@ -205,13 +213,13 @@ class StackTaker:
         except CannotLook as error:
             return (), str(error)
 
-    async def _ask(self, seat: RankEntry) -> tuple[Thread, ...] | None:
-        if seat.line is None:
+    async def _ask(self, entry: RankEntry) -> tuple[Thread, ...] | None:
+        if entry.connection is None:
             return None
         name = uuid.uuid4().hex[:16]
         waiting: asyncio.Future[tuple[Thread, ...]] = asyncio.get_running_loop().create_future()
         self._asked[name] = waiting
-        seat.line.send(ShowStacks(seat.register.head, name))
+        entry.connection.send(ShowStacks(entry.register.head, name))
         try:
             async with asyncio.timeout(_ANSWER):
                 return await waiting
@@ -221,7 +229,7 @@ class StackTaker:
             del self._asked[name]
 
 
-def _main_only(look: Look) -> Look:
+def _main_only(look: ProcessSample) -> ProcessSample:
     main = tuple(thread for thread in look.threads if thread.is_main)
     return msgspec.structs.replace(look, threads=main)
 

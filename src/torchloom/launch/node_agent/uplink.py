@@ -1,7 +1,7 @@
-"""The agent's way to the weaver: hello, beats, batches until they are stored, acts at once.
+"""The agent's way to the weaver: hello, heartbeats, batches until they are stored, acts at once.
 
 Nothing here is waited for by a rank. While the bus or the weaver is away, records stay in the spool
-and acts in a queue; whoever comes back is greeted first and then sent what it does not know.
+and acts in a queue; a weaver that comes back is sent a hello first and then what it does not know.
 """
 
 import asyncio
@@ -22,8 +22,18 @@ from torchloom.bus.api import Bus, BusLost, NoReply, TooLong
 from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
-from torchloom.launch import wire
+from torchloom.launch import protocol, wire
 from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.protocol import (
+    TO_NODE_AGENT,
+    AgentProof,
+    PlaneAddress,
+    PlanePassage,
+    PlaneRefusal,
+    PlaneRequest,
+    ProofRequest,
+)
+from torchloom.launch.wire import BadFrame
 from torchloom.messages.membership import ToLaunch, ToMember
 from torchloom.messages.plane import (
     NO_RANK,
@@ -47,7 +57,7 @@ from torchloom.unix import HEADER
 _PATIENCE = 10.0  # seconds for the launch process and its plane
 _LONGEST = 1 << 20  # bytes of what they say
 BEAT = 1.0  # seconds from one to the next, if nothing happens
-_SOONEST = 0.05  # seconds between two beats, at least
+_SOONEST = 0.05  # seconds between two heartbeats, at least
 _HELLO = 2.0  # seconds a weaver has to answer
 _AGAIN = 0.5  # seconds between two hellos
 _LATEST = 8.0  # seconds between two tries, at most
@@ -76,7 +86,7 @@ class TunnelClient:
             async with asyncio.timeout(_PATIENCE):
                 channel = await self._call()
                 return self._caller(await self._ask(channel), channel)
-        except (OSError, ValueError, KeyError) as error:  # a timeout is an OSError
+        except (OSError, ValueError, BadFrame) as error:  # a timeout is an OSError
             _hang_up(channel)
             why = str(error) or type(error).__name__
             raise NoWay(f"no way to the plane through {self._launcher}: {why}") from error
@@ -98,26 +108,34 @@ class TunnelClient:
             raise
         return channel
 
-    async def _ask(self, channel: socket.socket) -> Mapping[str, Any]:
+    async def _ask(self, channel: socket.socket) -> PlaneAddress | PlanePassage | PlaneRefusal:
         challenge = wire.nonce()
-        asked = str((await _hear(channel))["challenge"])
-        await _say(channel, say="proof", proof=wire.proof(self._token, "agent", asked))
-        await _say(channel, say="plane", node=self._node, key=self._key, challenge=challenge)
-        answer = await _hear(channel)
-        if not wire.is_proof(answer.get("proof"), self._token, "launcher", challenge):
-            raise NoWay(f"whoever answers at {self._launcher} does not know our job")
+        asked = protocol.decode(await _receive(channel), TO_NODE_AGENT)
+        if not isinstance(asked, ProofRequest):
+            raise BadFrame
+        proof = wire.proof(self._token, "agent", asked.challenge)
+        await _say(channel, AgentProof(proof).to_wire())
+        await _say(channel, PlaneRequest(self._node, self._key, challenge).to_wire())
+        answer = protocol.decode(await _receive(channel), TO_NODE_AGENT)
+        if not isinstance(answer, PlaneAddress | PlanePassage | PlaneRefusal):
+            raise BadFrame
+        if not wire.is_proof(answer.proof, self._token, "launcher", challenge):
+            raise NoWay(f"the process that answers at {self._launcher} does not know our job")
         return answer
 
-    def _caller(self, answer: Mapping[str, Any], channel: socket.socket) -> Caller:
-        if answer["do"] == "refuse":
-            raise NoWay(str(answer["why"]))
-        known = (str(answer["token"]), self._seed)
-        if answer["do"] == "pass":
-            return Caller(f"nats://{self._launcher}", self._name, known, channel=channel)
+    def _caller(
+        self, answer: PlaneAddress | PlanePassage | PlaneRefusal, channel: socket.socket
+    ) -> Caller:
+        match answer:
+            case PlaneRefusal():
+                raise NoWay(answer.why)
+            case PlanePassage():
+                known = (answer.token, self._seed)
+                return Caller(f"nats://{self._launcher}", self._name, known, channel=channel)
         channel.close()
-        authority = str(answer["authority"])
+        known, authority = (answer.token, self._seed), answer.authority
         tls = ssl.create_default_context(cadata=authority) if authority else None
-        return Caller(str(answer["nats"]), self._name, known, tls)
+        return Caller(answer.nats, self._name, known, tls)
 
 
 class Vouched:
@@ -133,25 +151,25 @@ class Vouched:
         """Return how the plane's NATS is reached; raises NoWay with what is said instead."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await _say(self._line, ask="admit", key=self._key)
-                answer = await _hear(self._line)
-                told = answer["ok"]
-                authority = str(told["authority"])
+                await _say(self._line, {"ask": "admit", "key": self._key})
+                answer = await _receive(self._line)
+                given = answer["ok"]
+                authority = str(given["authority"])
                 tls = ssl.create_default_context(cadata=authority) if authority else None
-                known = (str(told["token"]), self._seed)
-                return Caller(str(told["nats"]), self._name, known, tls)
+                known = (str(given["token"]), self._seed)
+                return Caller(str(given["nats"]), self._name, known, tls)
         except (OSError, ValueError, KeyError) as error:  # a timeout is an OSError
             raise NoWay(f"the plane does not vouch for this agent: {error}") from error
 
 
-async def _hear(channel: socket.socket) -> Mapping[str, Any]:
+async def _receive(channel: socket.socket) -> Mapping[str, Any]:
     """Return one message; what follows it is not touched."""
     length, _ = HEADER.unpack(await _exactly(channel, HEADER.size))
     if length > _LONGEST:
-        raise ValueError("whoever answers speaks another language")
+        raise ValueError("what answers speaks another protocol")
     message = json.loads(await _exactly(channel, length))
     if not isinstance(message, dict):
-        raise ValueError("whoever answers speaks another language")
+        raise ValueError("what answers speaks another protocol")
     return message
 
 
@@ -165,7 +183,7 @@ async def _exactly(channel: socket.socket, length: int) -> bytes:
     return data
 
 
-async def _say(channel: socket.socket, **message: str) -> None:
+async def _say(channel: socket.socket, message: Mapping[str, Any]) -> None:
     text = json.dumps(message).encode()
     await asyncio.get_running_loop().sock_sendall(channel, HEADER.pack(len(text), 0) + text)
 
@@ -231,7 +249,7 @@ class WeaverUplink:
         self._acts: deque[bytes] = deque(maxlen=_MOST_ACTS)
         self._wants = _Wants()
         self._acting = asyncio.Event()
-        self._alone = asyncio.Event()  # nobody has greeted us
+        self._alone = asyncio.Event()  # no weaver has greeted us
         self._alone.set()
         self._answered_at = time.monotonic()
         self._is_leaving = False
@@ -246,7 +264,7 @@ class WeaverUplink:
         self._acting.set()
 
     def hurry(self) -> None:
-        """A rank has hung up: how far all had come is told before somebody hears of its end."""
+        """A rank has hung up: report how far all had come before its end is seen."""
         self._has_news.set()
 
     def more(self, urgent: bool) -> None:
@@ -268,8 +286,8 @@ class WeaverUplink:
     async def run(self) -> None:
         """Serve until cancelled."""
         self._bus.on_lost(self._lose)
-        self._bus.on_back(self._lose)  # whoever is there now may know nothing of us
-        await self._bus.subscribe(subjects.down(self._me.agent), self._hear)
+        self._bus.on_back(self._lose)  # the weaver that is there now may not know us
+        await self._bus.subscribe(subjects.down(self._me.agent), self._handle)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._introduce(), name="hello")
             tasks.create_task(self._beat(), name="beat")
@@ -319,7 +337,7 @@ class WeaverUplink:
         return True
 
     def _lose(self) -> None:
-        """Nobody knows us any more, as far as we know."""
+        """Assume that no weaver knows us any more."""
         self.greeted = False
         self._alone.set()
 
@@ -388,7 +406,7 @@ class WeaverUplink:
         self._dropped["too_long"] += len(batch.records)
         self._spool.stored(batch.head, batch.first + len(batch.records) - 1)
 
-    async def _hear(self, subject: str, data: bytes, reply: str) -> None:
+    async def _handle(self, subject: str, data: bytes, reply: str) -> None:
         message = self._reader.read(data)
         if message is None or not self._is_of_the_newest(message):
             return

@@ -17,7 +17,7 @@ from torchloom.specs.api import AppState
 from torchloom.unix import is_private, make_private, open_file
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
-_LIFE = "~"  # parts an app's id from what tells two of its folders under construction apart
+_LIFE = "~"  # between an app's id and what distinguishes two of its folders under construction
 _AGREED = "agreed"
 _LONGEST = 1 << 26  # bytes of a record, an app or a request
 _GONE = ".rm-"  # a folder being removed
@@ -65,9 +65,9 @@ class RunFolder:
         return RunFolder(final)
 
     def agree(self, attempt: int = 0) -> None:
-        """Note that whoever wanted the run knows of it: what is not agreed on is unmade.
+        """Note that the submitter knows of the run: what is not agreed on is unmade.
 
-        A life that goes on where another ended is agreed on by itself.
+        An incarnation that resumes another one is agreed on by itself.
         """
         with contextlib.suppress(OSError):  # a full disk does not keep it from running
             (self.path / _agreed(attempt)).touch(0o600)
@@ -135,10 +135,10 @@ class RunFolder:
         return found
 
     def ask_cancel(self, by: str, reason: str, signum: int) -> None:
-        """Leave word why the agent is about to be told to stop; the first word stands."""
+        """Write why the run is about to be stopped; the first reason stands."""
         text = json.dumps({"time": now(), "by": by, "reason": reason, "signal": int(signum)})
         partial = self.path / f"cancel.json.{os.getpid()}.partial"
-        with contextlib.suppress(OSError):  # most often: somebody's word is there
+        with contextlib.suppress(OSError):  # most often: a reason is there already
             try:
                 partial.write_text(text)
                 os.link(partial, self.path / "cancel.json")  # whole, or not at all

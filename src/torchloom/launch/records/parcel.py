@@ -1,4 +1,4 @@
-"""What a job in another engine's allocation is told: its app, options and variables, in one file.
+"""What a job in another engine's allocation gets: its app, options and variables, in one file.
 
 The file is private to its user (0600). The engine sees its path and nothing of what is in it.
 """
@@ -44,7 +44,7 @@ class Parcel:
     cfg: Mapping[str, Any]  # the options that count inside
     env: Mapping[str, str]  # the submitter's variables; they lie in a file of their own
     cwd: str
-    job_variable: str  # where the engine tells the job its number
+    job_variable: str  # where the engine puts the job's number
     task_variable: str = ""  # and, in an array, which of its tasks it is
     requeue: tuple[str, ...] = ()  # the words before that number which have it start again
 
@@ -93,7 +93,7 @@ def variables_script(env: Mapping[str, str]) -> str:
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file whole, or not at all; nobody else can read it at any moment."""
+    """Write a file whole, or not at all; no other user can read it at any moment."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:

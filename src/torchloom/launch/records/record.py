@@ -34,7 +34,7 @@ class RankRecord:
     started_at: str | None = None
     ended_at: str | None = None
     warmth: str = ""  # "warm", or "cold" and why
-    life: int = 1  # the how manieth process of this attempt
+    life: int = 1  # the number of the rank's process in this attempt
     generation: int = 0  # that it was born into
     step: int | None = None  # that it was in when it ended, by its own page
 
@@ -75,7 +75,7 @@ class RunRecord:
     policy: Wishes = field(default_factory=dict)  # as the command line said it
     checkpoints: str = ""  # the root of its checkpoints, where it may have any
     saves: bool = False  # it was described as a job that does
-    deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
+    deadline: int = 0  # unix seconds when its allocation ends; 0: unknown
     first_error: Mapping[str, Any] = field(default_factory=dict)  # by time: rank, words, traceback
     shell: ProcessIdentity | None = None  # the leader of the session that started it
     step: int | None = None  # that all its ranks had reached at the end, as far as is known
@@ -111,7 +111,7 @@ class RunRecord:
         """Return the record as it must be read now: one whose launcher is gone has failed.
 
         The launch process writes the end, the guard where that cannot; so if a run is not over and
-        both are gone (killed, or the host was booted anew), nobody will ever end it.
+        both are gone (killed, or the host was booted anew), no process will ever end it.
         """
         if self.is_over() or any(_may_live(owner) for owner in self.owners()):
             return self
@@ -122,7 +122,7 @@ class RunRecord:
         return tuple(owner for owner in (self.guard, self.launcher) if owner is not None)
 
     def wait_end(self, timeout: float) -> bool:
-        """Sleep until nobody owns the run any more, woken by the kernel; false if time ran out."""
+        """Sleep until no process owns the run, woken by the kernel; false if time ran out."""
         deadline = time.monotonic() + timeout
         return all(owner.wait_exit(deadline - time.monotonic()) for owner in self.owners())
 

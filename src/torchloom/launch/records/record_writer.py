@@ -15,7 +15,7 @@ from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.launch.records.request import LaunchRequest, whole_group
 from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 from torchloom.unix import reachable
 
 if TYPE_CHECKING:
@@ -35,11 +35,8 @@ def notify_weaver(app_id: str) -> None:
         teller.sendto(app_id.encode(), address)
 
 
-Place = tuple[str, int, int]  # role, replica, local rank
-
-
 @dataclass(frozen=True, slots=True)
-class RankStarted:
+class StartedRank:
     """A new life of a rank."""
 
     place: Place
@@ -85,7 +82,7 @@ class RunRecordWriter:
         self._write(replace(self.record, state=AppState.RUNNING, started_at=now()), "running")
 
     def resumed(self, **facts: object) -> None:
-        """The run goes on where an earlier life of it has ended."""
+        """The run is resumed where an earlier incarnation of it has ended."""
         facts = {"attempt": self.record.restarts, **facts}
         self.note("resumed", generation=self.record.generation, **facts)
 
@@ -107,7 +104,7 @@ class RunRecordWriter:
         if generation > self.record.generation:
             self._write(replace(self.record, generation=generation))
 
-    def ranks_started(self, started: Iterable[RankStarted]) -> None:
+    def ranks_started(self, started: Iterable[StartedRank]) -> None:
         """Note new processes of some ranks."""
         record = self.record
         begun = list(started)
@@ -182,7 +179,7 @@ class RunRecordWriter:
         notify_weaver(record.id)
 
 
-def _shown(one: RankStarted) -> dict[str, object]:
+def _shown(one: StartedRank) -> dict[str, object]:
     role, replica, local_rank = one.place
     seat = {"role": role, "replica": replica, "local_rank": local_rank, "rank": one.rank}
     lived = {"attempt": one.attempt, "life": one.life, "generation": one.generation}

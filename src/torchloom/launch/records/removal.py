@@ -16,7 +16,7 @@ _GONE = ".rm-"
 
 
 def known_runs() -> list[EndedRun]:
-    """Return every run of this state folder that may be told about."""
+    """Return every run of this state folder that may be shown."""
     return [known(record) for record in catalog.everything()]
 
 

@@ -26,7 +26,7 @@ CRASH_LOOP = 3  # restarts in a row that came no further end a run that saves
 
 
 # What the only rank gets as standard input. On a leash it gets nothing, and the app ends with
-# whoever holds the other end of the channel.
+# the process that holds the other end of the channel.
 Input = Literal["nothing", "stdin", "terminal", "leash"]
 
 
@@ -113,7 +113,7 @@ class LaunchRequest:
     files: tuple[tuple[str, str], ...] = ()  # path and text, to be written before the start
     copies: str = ""  # a folder for torchrun's layout of logs, beside our own
     copied: tuple[int, ...] = ()  # by local rank: which streams go there
-    run_id: str = ""  # what the ranks are told the run is called; else the app's id
+    run_id: str = ""  # the run's name for the ranks; else the app's id
     join_limit: float = JOIN_LIMIT
     last_call: float = 0.0  # seconds to wait for more nodes than the least
     idle_timeout: float = 0.0  # seconds without output after which the app has failed
@@ -121,11 +121,11 @@ class LaunchRequest:
     policy: Wishes = field(default_factory=dict)  # what the plane is to do when something fails
     checkpoints: str = ""  # the root of the run's checkpoints, whether it has any or not
     saves: bool = False  # it was described as a job that does
-    deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
+    deadline: int = 0  # unix seconds when its allocation ends; 0: unknown
     backoff: float = 0.0  # seconds before the first restart, doubled before each further one
-    attempt: int = 0  # of the first start; above zero the run goes on with an earlier one
+    attempt: int = 0  # of the first start; above zero the run resumes an earlier one
     generation: int = 0  # of that attempt: above it by as many as live recoveries have had
-    resume_from: int | None = None  # the step to go on from, instead of the newest saved one
+    resume_from: int | None = None  # the step to resume from, instead of the newest saved one
     until: int | None = None  # the step up to which it trains, also beyond its program's own last
     own_end: int | None = None  # the step at which its program ended by itself, once it has
     live_patience: float = LIVE_PATIENCE  # without a word of a weaver: then it is a restart

@@ -1,4 +1,4 @@
-"""A run that has ended goes on under its own id: the life before is kept, the next takes its place.
+"""Resume a run that has ended under its own id: the incarnation before is kept.
 
 The folder, its events and its logs are the run's. What one life had of its own (`status.json`,
 `request.json`, `app.json`, `cancel.json`) moves into `attempt-N`, after the attempt it ended with.
@@ -17,7 +17,7 @@ from typing import Any
 
 from torchloom.errors import UserError
 from torchloom.launch.host import descendants
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.hosts.joint_launch import JOINED
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder
@@ -33,7 +33,7 @@ _STATUS = "status.json"
 
 
 class NotResumable(UserError):
-    """The run is not one that could go on, or not now."""
+    """The run cannot be resumed, or not now."""
 
     code = "not_resumable"
 
@@ -116,7 +116,7 @@ def next_generation(record: RunRecord) -> int:
 
 
 def going_on(app_id: str, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
-    """Return the request of a run that has ended as one that goes on, or say why it cannot."""
+    """Return the request that resumes a run which has ended, or raise why it cannot be."""
     record = ended(app_id)
     folder = RunFolder.named(app_id)
     try:
@@ -195,12 +195,12 @@ def take_over(new: RunFolder, record: RunRecord) -> RunFolder:
 def clear(app_id: str, attempt: int) -> None:
     """End what killed processes of an earlier life left here; they would disturb the next one.
 
-    Whoever wants to be the same next life is let be: that one is about to be refused in words.
+    Another process that resumes the run at the same time is left alone: it will be refused.
     """
     from torchloom.launch.agent import stores
     from torchloom.launch.keeper.client import kill_share
 
-    share = NodeShare(app_id)
+    share = JobShare(app_id)
     earlier = descendants.agents_of(share) - descendants.agents_of(share, attempt)
     descendants.send(earlier - {os.getpid()}, signal.SIGKILL)
     kill_share(share)
@@ -208,7 +208,7 @@ def clear(app_id: str, attempt: int) -> None:
 
 
 def give_back(run: RunFolder, record: RunRecord) -> None:
-    """Make a run what it was before a life that nobody agreed to."""
+    """Restore a run to what it was before an incarnation that was not agreed to."""
     kept = _kept(run, record)
     for name in (*_ASKED, _CANCEL):
         with contextlib.suppress(FileNotFoundError):
@@ -219,7 +219,7 @@ def give_back(run: RunFolder, record: RunRecord) -> None:
 
 
 def first_record(fresh: RunRecord, before: RunRecord) -> RunRecord:
-    """Return the record that a life begins with which goes on where another ended."""
+    """Return the first record of an incarnation that resumes where another ended."""
     return replace(
         fresh,
         created_at=before.created_at,
@@ -250,7 +250,7 @@ def resized(request: LaunchRequest, ranks: int) -> RoleRequest:
     if len(roles) != 1 or len(roles[0].replicas) != 1 or request.carrier is not None:
         raise NotResumable(
             f"{request.app_id} is more than one group of ranks on one host: "
-            "it goes on with as many as it had; leave -n out"
+            "it resumes with as many as it had; leave -n out"
         )
     return replace(roles[0], ranks=ranks, distributed=True, uneven=())
 

@@ -19,14 +19,14 @@ _DOOR = "weaver.sock"
 _SLACK = 5.0  # seconds between an allocation's start and that of what keeps its time
 _STALE = 600.0  # seconds that nothing outlives its allocation: a variable of an older one
 LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
-TIME_LIMIT = "time_limit"  # of the allocation: whoever gave it ends what is in it
+TIME_LIMIT = "time_limit"  # of the allocation: its scheduler ends what is in it
 _LEAVE = "leave"
 
 
 class LeaveRequest:
-    """One question to the weaver, asked without waiting; `refused` is called if it is in vain.
+    """One request to the weaver, sent without waiting; `refused` is called if it cannot be met.
 
-    Without a plane nobody can be asked, and there is nothing that would commit what is saved.
+    Without a plane there is no weaver to ask, and nothing that would commit what is saved.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class LeaveRequest:
         self._channel: Connection | None = None
 
     def ask(self, job: str, reason: str, patience: float) -> bool:
-        """Ask for the end of a job after its next step; false when there is nobody to ask."""
+        """Ask for the end of a job after its next step; false when there is no plane."""
         try:
             channel = sockets.connect(self._door)
         except OSError:
             return False
-        self._channel = Connection(channel, self._selector, self._hear, self._refused)
+        self._channel = Connection(channel, self._selector, self._handle, self._refused)
         question = {"ask": "stop", "version": _VERSION, "job": job, "reason": reason}
         self._channel.send({**question, "wait": patience, "author": settings.user_name()})
         return True
 
-    def _hear(self, answer: WireMessage, _fds: list[int]) -> None:
+    def _handle(self, answer: WireMessage, _fds: list[int]) -> None:
         if "error" in answer:
             self._refused()
 
@@ -86,7 +86,7 @@ class Cancellation:
             self._end_politely(reason)
 
     def launcher_lost(self) -> None:
-        """Whoever launched the app is gone, and the app with it."""
+        """The process that launched the app is gone: end the app."""
         self._ruling.grace = min(self._ruling.grace, LEASH_GRACE)
         reason = TIME_LIMIT if is_over(self._deadline) else "launcher_lost"
         self._ruling.take(replicas.Cancelled(reason, _state(reason)))
@@ -95,7 +95,7 @@ class Cancellation:
         """Have ranks that save do so and leave at one step; false when they cannot be asked."""
         ruling, grace = self._ruling, self._ruling.grace
         is_first = _LEAVE not in ruling.later and ruling.state.verdict is None
-        if not is_first or not ruling.crew.alive or not grace or not ruling.saved.may_exist:
+        if not is_first or not ruling.live_ranks.alive or not grace or not ruling.saved.may_exist:
             return False
         parting = LeaveRequest(self._selector, self._end_politely)
         if not parting.ask(self._folder.app_id, reason, grace):

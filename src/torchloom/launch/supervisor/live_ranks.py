@@ -1,23 +1,23 @@
 """The ranks that were ordered and have not ended: which process of each that is, and where."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from torchloom.launch.records.record_writer import Place
-from torchloom.launch.wire import WireMessage
-from torchloom.specs.states import ReplicaKey
+from torchloom.launch.protocol import ForkRank, RankNote
+from torchloom.specs.states import Place, ReplicaKey
 
-Life = tuple[int, int]  # the attempt, and the how manieth process of its rank in it
+Life = tuple[int, int]  # the attempt, and the number of the rank's process in it, from 1
+_Note = TypeVar("_Note", bound=RankNote)
 
 
 class LiveRanks:
-    """Who is there. A replica's ranks are on its seat; a newcomer may be on another node."""
+    """Which process of each rank runs. A replica's ranks run on its node; a newcomer may not."""
 
     def __init__(self, seat_of: Callable[[ReplicaKey], str]) -> None:
         self.alive: dict[Place, Life] = {}
         self._seat_of = seat_of
         self._moved: dict[Place, str] = {}
-        self._forks: dict[Place, WireMessage] = {}  # orders that no agent has spoken of yet
+        self._forks: dict[Place, ForkRank] = {}  # orders that no agent has reported yet
 
     def begin(self, key: ReplicaKey, ranks: int, attempt: int) -> None:
         """All ranks of a replica are about to be started."""
@@ -27,7 +27,7 @@ class LiveRanks:
             self._moved.pop(place, None)
             self._forks.pop(place, None)
 
-    def join(self, place: Place, life: Life, node: str, order: WireMessage) -> None:
+    def join(self, place: Place, life: Life, node: str, order: ForkRank) -> None:
         """One process of a rank is ordered while others live."""
         self.alive[place] = life
         self._forks[place] = order
@@ -37,12 +37,12 @@ class LiveRanks:
         """Return the node of a rank."""
         return self._moved.get(place) or self._seat_of(ReplicaKey(place[0], place[1]))
 
-    def current(self, ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return those of an agent's words that are about who is there now."""
-        return [rank for rank in ranks if self.alive.get(place_of(rank)) == _life(rank)]
+    def current(self, ranks: Sequence[_Note]) -> list[_Note]:
+        """Return the reports that are about the process of a rank that runs now."""
+        return [one for one in ranks if self.alive.get(one.place) == (one.attempt, one.incarnation)]
 
-    def heard(self, place: Place) -> None:
-        """An agent has spoken of a newcomer: its order need not be said again."""
+    def acknowledge(self, place: Place) -> None:
+        """An agent has reported a newcomer: its order need not be repeated."""
         self._forks.pop(place, None)
 
     def ended(self, place: Place) -> None:
@@ -50,19 +50,19 @@ class LiveRanks:
         self._forks.pop(place, None)
 
     def forget(self, key: ReplicaKey) -> list[Place]:
-        """Have nothing more to do with a replica; return which ranks of it there were."""
+        """Remove a replica; return which ranks of it there were."""
         places = [place for place in self.alive if place[:2] == (key.role, key.index)]
         for place in places:
             self.ended(place)
         return places
 
     def lose(self, node: str) -> None:
-        """A node is gone with all it had."""
+        """A node is lost with all of its ranks."""
         for place in [place for place in self.alive if self.at(place) == node]:
             self.ended(place)
 
     def on(self, node: str) -> dict[Place, Life]:
-        """Return who is on a node."""
+        """Return the ranks on a node."""
         return {place: life for place, life in self.alive.items() if self.at(place) == node}
 
     def nodes_of(self, key: ReplicaKey) -> set[str]:
@@ -70,19 +70,10 @@ class LiveRanks:
         moved = {node for place, node in self._moved.items() if place[:2] == (key.role, key.index)}
         return moved | {self._seat_of(key)}
 
-    def to_come(self, node: str) -> dict[Place, WireMessage]:
-        """Return the orders of newcomers that a node's agent has not spoken of."""
+    def to_come(self, node: str) -> dict[Place, ForkRank]:
+        """Return the orders of newcomers that a node's agent has not reported."""
         return {place: order for place, order in self._forks.items() if self.at(place) == node}
-
-
-def place_of(rank: Mapping[str, Any]) -> Place:
-    """Return whose an agent's word is."""
-    return (rank["role"], rank["index"], rank["local_rank"])
 
 
 def key_of(place: Place) -> ReplicaKey:
     return ReplicaKey(place[0], place[1])
-
-
-def _life(rank: Mapping[str, Any]) -> Life:
-    return (rank["attempt"], rank["life"])

@@ -1,7 +1,7 @@
-"""Replace ranks one by one while the others of their group live, on a weaver's word.
+"""Replace ranks one by one while the others of their group run, by orders of a weaver.
 
-The rule that restarts hears nothing of it: for it all ranks are up until that is over, and then it
-hears of those that are gone.
+The rule that restarts is not involved: for it all ranks are up until live recovery ends, and then
+it is passed the ranks that are gone.
 """
 
 import os
@@ -10,24 +10,29 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.host.loop import Timers
-from torchloom.launch.records.record_writer import Place, RunRecordWriter
+from torchloom.launch.protocol import (
+    EndIncarnation,
+    MeetingReady,
+    RankNotForked,
+    RankReport,
+)
+from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
-from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of, place_of
+from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of
 from torchloom.launch.supervisor.nodes import Nodes
-from torchloom.launch.supervisor.reports import RankReports
+from torchloom.launch.supervisor.reports import RankErrors
 from torchloom.launch.supervisor.starts import Starts
-from torchloom.launch.wire import WireMessage
 from torchloom.rules import replicas as replica_rules
 from torchloom.rules.membership.faults import Fence, admit
 from torchloom.rules.replicas import (
     Start,
 )
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.launch.supervisor.plane_link import PlaneLink
@@ -39,7 +44,7 @@ _OPEN, _FALL_BACK = "open the line", "fall back"
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """One process of a rank, as `bus.regrouping.Life` tells it."""
+    """One process of a rank, as `messages.membership.Life` reports it."""
 
     rank: int
     life: int
@@ -50,10 +55,10 @@ class RankProcess:
 
 
 class RecoveryActions(Protocol):
-    """What the launch process does on a weaver's word."""
+    """What the launch process does by order of a weaver."""
 
     def may_be_watched(self) -> bool:
-        """Tell whether all ranks of the attempt are there, and nobody wants them to end."""
+        """Tell whether all ranks of the attempt run, and none is to end."""
 
     def asked_for(self, generation: int) -> None:
         """Take note of a generation before anything is done for it."""
@@ -72,27 +77,27 @@ class RecoveryActions(Protocol):
         """Do about ends what is done without a weaver; ends watching."""
 
     def restart(self, reason: str, cause: str) -> None:
-        """Start all again: live recovery cannot go on."""
+        """Start all again: live recovery has failed."""
 
     def room(self) -> Mapping[str, int]:
         """Return how many ranks each node can have."""
 
 
-class LiveRecovery:
-    """The lives of the attempt under way; a run that is not recovered live has none."""
+class RecoveryClient:
+    """The client of live recovery: reports incarnations to a weaver, takes its orders."""
 
     def __init__(
         self,
         request: LaunchRequest,
         selector: selectors.BaseSelector,
         later: Timers,
-        helm: RecoveryActions,
+        actions: RecoveryActions,
     ) -> None:
         self.is_on = False
         self._request = request
         self._selector = selector
         self._later = later
-        self._helm = helm
+        self._actions = actions
         self._incarnation = os.urandom(8).hex()
         self._attempt = request.attempt
         self._fence = Fence(generation=request.generation)
@@ -100,10 +105,10 @@ class LiveRecovery:
         self._lost: dict[str, str] = {}
         self._store = ""
         self._stored = self._wanted = -1
-        self._heard_at = 0.0
-        self._line: PlaneLink | None = None
+        self._received_at = 0.0
+        self._link: PlaneLink | None = None
 
-    # What the launch process tells.
+    # Events of the launch process.
 
     def begin(self, attempt: int, generation: int, nodes: Mapping[int, str]) -> None:
         """All ranks of an attempt are about to be started, each on its node."""
@@ -114,8 +119,8 @@ class LiveRecovery:
         self._lives = {(rank, 1): RankProcess(rank, 1, node) for rank, node in nodes.items()}
         self._lost, self._store = {}, ""
         self._stored = self._wanted = -1
-        if self._line is not None:
-            self._line.introduce()
+        if self._link is not None:
+            self._link.introduce()
         else:
             self._later.put(_OPEN, 0.0, self._open)
 
@@ -137,14 +142,14 @@ class LiveRecovery:
             self.tell()
 
     def tell(self) -> None:
-        """Say how things are, at once."""
-        if self._line is not None:
-            self._line.tell()
+        """Send the state at once."""
+        if self._link is not None:
+            self._link.tell()
 
     def unanswered(self) -> None:
-        """An end, or a lost node, waits for a weaver's word: for so long and no longer."""
+        """Wait for a weaver's order about an end or a lost node, for a limited time."""
         if self.is_on and _FALL_BACK not in self._later:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             self._later.put(_FALL_BACK, self._request.live_patience, self._fall_back)
 
     @property
@@ -169,20 +174,22 @@ class LiveRecovery:
         return [one.step for one in self._lives.values() if one.code]
 
     def close(self) -> None:
-        """Say no more."""
+        """Close the link."""
         self._later.drop(_OPEN)
         self._later.drop(_FALL_BACK)
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
-    # What is said.
+    # Reports to the weaver.
 
     def _open(self) -> None:
         from torchloom.launch.supervisor.plane_link import PlaneLink
 
-        self._line = PlaneLink(self._selector, self._later, self._register, self._told, self.take)
-        self._line.open()
+        self._link = PlaneLink(
+            self._selector, self._later, self._register, self._lives_message, self.take
+        )
+        self._link.open()
 
     def _head(self) -> "Head":
         from torchloom.messages.base import NO_RANK, VERSION, Head
@@ -208,7 +215,7 @@ class LiveRecovery:
             attempt=self._attempt,
         )
 
-    def _told(self) -> "Lives":
+    def _lives_message(self) -> "Lives":
         from torchloom.messages.membership import Life, Lives
 
         lives = sorted(self._lives.values(), key=lambda one: (one.rank, one.life))
@@ -218,16 +225,16 @@ class LiveRecovery:
             lives=tuple(
                 Life(one.rank, one.life, one.node, one.code, one.step, one.why) for one in lives
             ),
-            room=dict(self._helm.room()),
+            room=dict(self._actions.room()),
             lost=tuple(self._lost),
             store=self._store,
             stored=self._stored,
         )
 
-    # What is heard.
+    # Orders of the weaver.
 
     def take(self, order: "Message") -> None:
-        """Carry out what a weaver says, unless it is an old one's or of what is over."""
+        """Carry out a weaver's order, unless it is of an older weaver, job or attempt."""
         from torchloom.messages.membership import EndLife, Fork, MakeStore, Restart, Watch
 
         assert isinstance(order, Watch | Fork | MakeStore | EndLife | Restart)
@@ -237,13 +244,13 @@ class LiveRecovery:
         self._fence, is_admitted = admit(self._fence, order.epoch, order.head.generation)
         if not is_admitted:
             return
-        self._heard_at = time.monotonic()
-        self._helm.asked_for(order.head.generation)
+        self._received_at = time.monotonic()
+        self._actions.asked_for(order.head.generation)
         match order:
             case Watch():
                 self._watch(order)
             case Restart():
-                self._helm.restart(order.reason, order.cause)
+                self._actions.restart(order.reason, order.cause)
             case Fork() if self.is_on:
                 self._fork(order)
             case MakeStore() if self.is_on:
@@ -256,11 +263,11 @@ class LiveRecovery:
         if order.is_live == self.is_on:
             return
         if not order.is_live:
-            self._helm.watched(False, order.epoch)
-            self._helm.deal_with_it()
-        elif self._helm.may_be_watched():
+            self._actions.watched(False, order.epoch)
+            self._actions.deal_with_it()
+        elif self._actions.may_be_watched():
             self.is_on = True
-            self._helm.watched(True, order.epoch)
+            self._actions.watched(True, order.epoch)
 
     def _fork(self, order: "Fork") -> None:
         """Have a process started, once; where one of its rank still lives, not at all."""
@@ -271,7 +278,7 @@ class LiveRecovery:
             return
         name = (order.rank, order.life)
         self._lives[name] = RankProcess(order.rank, order.life, order.node)
-        why = self._helm.fork(order.rank, order.life, order.head.generation, order.node)
+        why = self._actions.fork(order.rank, order.life, order.head.generation, order.node)
         if why:
             self._lives[name] = replace(self._lives[name], code=1, why=why)
 
@@ -280,7 +287,7 @@ class LiveRecovery:
         if self._wanted != generation:
             self._wanted, self._store, self._stored = generation, "", -1
         if self._stored != generation:
-            self._helm.make_store(generation, order.node)
+            self._actions.make_store(generation, order.node)
 
     def _end_life(self, order: "EndLife") -> None:
         """End a process; one that there never was is as good as killed."""
@@ -291,22 +298,22 @@ class LiveRecovery:
             killed = RankProcess(order.rank, order.life, node, -int(signal.SIGKILL))
             self._lives[order.rank, order.life] = killed
         elif known.code is None:
-            self._helm.end_life(order.rank, order.life, order.reason)
+            self._actions.end_life(order.rank, order.life, order.reason)
 
     def _fall_back(self) -> None:
-        """Deal with ends ourselves if no weaver has said anything for too long."""
+        """Handle ends without a weaver if none has sent an order for too long."""
         if not self.is_unanswered:
             return
-        left = self._heard_at + self._request.live_patience - time.monotonic()
+        left = self._received_at + self._request.live_patience - time.monotonic()
         if left > 0:
             self._later.put(_FALL_BACK, left, self._fall_back)
         else:
-            self._helm.watched(False, self._fence.epoch)
-            self._helm.deal_with_it()
+            self._actions.watched(False, self._fence.epoch)
+            self._actions.deal_with_it()
 
 
 class RecoveryRule(Protocol):
-    """What decides about restarts, and what it is told."""
+    """What decides about restarts, and the events that it takes."""
 
     @property
     def state(self) -> replica_rules.State: ...
@@ -326,28 +333,28 @@ class RankReplacement:
         request: LaunchRequest,
         selector: selectors.BaseSelector,
         later: Timers,
-        crew: LiveRanks,
+        live_ranks: LiveRanks,
         nodes: Nodes,
         starts: Starts,
         ledger: RunRecordWriter,
-        reports: RankReports,
+        reports: RankErrors,
         rule: RecoveryRule,
     ) -> None:
         self._request = request
-        self._crew = crew
+        self._live_ranks = live_ranks
         self._nodes = nodes
         self._starts = starts
         self._ledger = ledger
         self._reports = reports
         self._rule = rule
-        self._watching = LiveRecovery(request, selector, later, self)
+        self._client = RecoveryClient(request, selector, later, self)
         self._attempt = request.attempt
         self._ahead = request.generation - request.attempt
 
     @property
     def is_watched(self) -> bool:
         """Tell whether ends are a weaver's business."""
-        return self._watching.is_on
+        return self._client.is_on
 
     def generation(self, attempt: int) -> int:
         """Return the generation that an attempt begins with: one that there never was."""
@@ -359,89 +366,89 @@ class RankReplacement:
         """All ranks have been ordered for an attempt."""
         self._attempt = attempt
         if self._request.is_live:
-            nodes = {rank: self._crew.at(place) for rank, place in enumerate(self._places())}
-            self._watching.begin(attempt, self.generation(attempt), nodes)
+            nodes = {rank: self._live_ranks.at(place) for rank, place in enumerate(self._places())}
+            self._client.begin(attempt, self.generation(attempt), nodes)
 
-    def tell(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+    def tell(self, ranks: Sequence[RankReport]) -> None:
         """Tell a weaver of ends before all else: it answers while they are written down."""
         for rank in ranks:
-            facts = (rank["life"], rank["code"], rank.get("step", -1))
-            self._watching.ended(self._rank(place_of(rank)), *facts)
+            facts = (rank.incarnation, rank.code or 0, rank.last_step)
+            self._client.ended(self._rank(rank.place), *facts)
         if ranks:
-            self._watching.tell()
+            self._client.tell()
 
     def ended(self) -> None:
         """See whether those were the last, and all is well; else a weaver has to answer."""
-        newest = [self._watching.newest(rank) for rank in range(len(self._places()))]
+        newest = [self._client.newest(rank) for rank in range(len(self._places()))]
         if all(one is not None and one.code == 0 for one in newest):
             self._rule.take(*self.untold())
         else:
-            self._watching.unanswered()
+            self._client.unanswered()
 
     def lost(self, node: str, evidence: str) -> None:
         """A node is gone."""
         if self.is_watched:
-            self._crew.lose(node)
-        self._watching.node_lost(node, evidence)
-        self._watching.unanswered()
+            self._live_ranks.lose(node)
+        self._client.node_lost(node, evidence)
+        self._client.unanswered()
 
     def found(self, name: str, there: set[Place]) -> None:
-        """Order newcomers again that an agent before may not have heard of.
+        """Repeat the orders of newcomers that the agent before may not have received.
 
-        Those that nobody waits for any more are as good as gone.
+        Outside live recovery they are dropped.
         """
-        for place, order in self._crew.to_come(name).items():
+        for place, order in self._live_ranks.to_come(name).items():
             if place in there:
                 continue
             if self.is_watched:
                 self._nodes.tell(name, order)
             else:
-                self._crew.heard(place)
+                self._live_ranks.acknowledge(place)
 
-    def met(self, message: WireMessage) -> None:
+    def met(self, message: MeetingReady) -> None:
         """A later generation has its store."""
-        if message["attempt"] == self._attempt:
-            self._watching.met(message["generation"], message["store"])
+        if message.attempt == self._attempt:
+            self._client.met(message.generation, message.store)
 
-    def not_forked(self, message: WireMessage) -> None:
+    def not_forked(self, message: RankNotForked) -> None:
         """A newcomer could not be started."""
-        if not self._crew.current([message]):
+        if not self._live_ranks.current([message]):
             return
-        place, why = place_of(message), str(message["cause"])
+        place, life, why = message.place, message.incarnation, message.cause
         rank = self._rank(place)
-        self._crew.ended(place)
-        self._watching.ended(rank, message["life"], 1, why=why)
-        self._watching.tell()
-        self._ledger.note("not_forked", rank=rank, life=message["life"], reason=why)
+        self._live_ranks.ended(place)
+        self._client.ended(rank, life, 1, why=why)
+        self._client.tell()
+        self._ledger.note("not_forked", rank=rank, life=life, reason=why)
         if self.is_watched:
             self.ended()
         else:
             self._rule.take(self._rule.exit_of(place, 1))
 
     def untold(self) -> list[replica_rules.Event]:
-        """Be watched no more, and return what the rule has not heard of meanwhile."""
+        """End live recovery, and return the events that the rule has not been passed meanwhile."""
         if not self.is_watched:
             return []
-        lost = self._watching.stop()
+        lost = self._client.stop()
         events: list[replica_rules.Event] = [
             replica_rules.NodeLost(node, evidence) for node, evidence in lost.items()
         ]
         for rank, place in enumerate(self._places()):
-            newest = self._watching.newest(rank)
+            newest = self._client.newest(rank)
             if self._rule.state.seats[key_of(place)] in lost:
                 self._dismiss(place)  # the rule takes it down with its node
-            elif newest is not None and place not in self._crew.alive:
+            elif newest is not None and place not in self._live_ranks.alive:
                 code = 1 if newest.code is None else newest.code
                 events.append(self._rule.exit_of(place, code))
         return events
 
     def close(self) -> None:
-        self._watching.close()
+        self._client.close()
 
     # What a weaver says.
 
     def may_be_watched(self) -> bool:
-        are_all_there = set(self._places()) == set(self._crew.alive)
+        are_all_there = set(self._places()) == set(self._live_ranks.alive)
         return are_all_there and self._is_up() and self._rule.state.verdict is None
 
     def asked_for(self, generation: int) -> None:
@@ -454,7 +461,7 @@ class RankReplacement:
             return f"there is no node {node}"
         place = self._places()[rank]
         order = self._starts.newcomer(self._start(place), place[2], generation, life)
-        self._crew.join(place, (self._attempt, life), node, order)
+        self._live_ranks.join(place, (self._attempt, life), node, order)
         self._nodes.tell(node, order)
         return ""
 
@@ -498,14 +505,14 @@ class RankReplacement:
         return {node: taken.get(node, most) for node in self._nodes.present}
 
     def _end(self, place: Place, life: int) -> None:
-        named = {"key": list(place[:2]), "life": [place[2], self._attempt, life]}
-        self._nodes.tell(self._crew.at(place), {"do": "end_life", **named})
+        order = EndIncarnation(place[:2], (place[2], self._attempt, life))
+        self._nodes.tell(self._live_ranks.at(place), order)
 
     def _dismiss(self, place: Place) -> None:
-        """End a newcomer that is on another node than its replica was, and hear no more of it."""
-        if place in self._crew.alive:
-            self._end(place, self._crew.alive[place][1])
-            self._crew.ended(place)
+        """End a newcomer that is on another node than its replica was, and ignore its reports."""
+        if place in self._live_ranks.alive:
+            self._end(place, self._live_ranks.alive[place][1])
+            self._live_ranks.ended(place)
 
     def _is_up(self) -> bool:
         replicas = (self._rule.state.replicas[key_of(place)] for place in self._places())
@@ -513,7 +520,7 @@ class RankReplacement:
 
     def _came(self) -> None:
         keys = dict.fromkeys(key_of(place) for place in self._places())
-        self._rule.came(list(keys), self._watching.steps())
+        self._rule.came(list(keys), self._client.steps())
 
     def _start(self, place: Place) -> Start:
         return Start(key_of(place), self._attempt)

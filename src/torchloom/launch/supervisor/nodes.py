@@ -1,4 +1,4 @@
-"""The launch process' end of its agents: who has come, who is gone, and what each is told."""
+"""The connections to the job agents: which have joined, which are lost, what each is sent."""
 
 import selectors
 import socket
@@ -10,8 +10,19 @@ from pathlib import Path
 from torchloom.launch import wire
 from torchloom.launch.hosts.carriers import Carriers
 from torchloom.launch.hosts.host_lists import index_of
+from torchloom.launch.protocol import (
+    TO_SUPERVISOR,
+    AgentHello,
+    AgentProof,
+    AppIdReply,
+    AppIdRequest,
+    LaunchMessage,
+    PlaneRequest,
+    ProofRequest,
+    decoding,
+)
 from torchloom.launch.records.request import LaunchRequest
-from torchloom.launch.wire import BadFrame, Connection, WireMessage, check, nonce
+from torchloom.launch.wire import Connection, nonce
 from torchloom.unix import LONGEST, same_user
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
@@ -19,19 +30,18 @@ _MOST_EARLY = 200  # messages of a caller that has not shown who it is
 _EARLY_BYTES = 1 << 20  # of all of them together
 _MOST_STRANGERS = 256  # such callers at a time
 _STRANGE_LIMIT = 30.0  # seconds in which a caller shows who it is
-_SHAPES: dict[str, dict[str, type]] = {"hello": {"host": str, "process": dict, "ranks": list}}
 
 
 @dataclass(slots=True)
 class Stranger:
-    """A caller that has not joined: what it was asked to prove, its hello, what it said beside."""
+    """A caller that has not joined: what it was asked to prove, its hello, what it sent besides."""
 
     challenge: str
     since: float
-    hello: WireMessage | None = None
-    early: list[WireMessage] = field(default_factory=list)
+    hello: AgentHello | None = None
+    early: list[LaunchMessage] = field(default_factory=list)
     asks: bool = False
-    plane: WireMessage | None = None  # it is a relay, and asks for the plane
+    plane: PlaneRequest | None = None  # it is a node agent, and asks for the plane
 
 
 class Nodes:
@@ -47,10 +57,10 @@ class Nodes:
         names: Sequence[str],
         token: str,
         app_id: str,
-        on_joined: Callable[[str, WireMessage], None],
-        on_message: Callable[[str, WireMessage], None],
+        on_joined: Callable[[str, AgentHello], None],
+        on_message: Callable[[str, LaunchMessage], None],
         on_lost: Callable[[str, str], None],
-        on_relay: Callable[[Connection, WireMessage], None] = lambda connection, _: (
+        on_relay: Callable[[Connection, PlaneRequest], None] = lambda connection, _: (
             connection.close()
         ),
     ) -> None:
@@ -67,12 +77,12 @@ class Nodes:
         self._addresses: dict[str, str] = {}
         self._seats: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
-        self._waiting: dict[str, list[WireMessage]] = {}  # for agents that are not there
+        self._waiting: dict[str, list[LaunchMessage]] = {}  # for agents that are not there
         self.lost: set[str] = set()
         self._done: set[str] = set()
 
     def take_calls(self, listener: socket.socket) -> None:
-        """Let agents in at a socket."""
+        """Accept agents at a socket."""
         self._selector.register(
             listener, selectors.EVENT_READ, lambda _ready: self._on_caller(listener)
         )
@@ -95,19 +105,19 @@ class Nodes:
         """Return where other hosts reach a node."""
         return self._addresses.get(name, name)
 
-    def send(self, name: str, message: WireMessage) -> None:
-        """Tell an agent something, now or when it is back."""
+    def send(self, name: str, message: LaunchMessage) -> None:
+        """Send an agent a message, now or when it is back."""
         if name in self._joined:
             self._joined[name].send(message)
         elif name not in self.lost:
             self._waiting.setdefault(name, []).append(message)
 
-    def tell(self, name: str, message: WireMessage) -> None:
-        """Tell an agent something that whoever watches its joining repeats where it matters."""
+    def tell(self, name: str, message: LaunchMessage) -> None:
+        """Send an agent a message now; when it is away, its next joining repeats what matters."""
         if name in self._joined:
             self._joined[name].send(message)
 
-    def tell_all(self, message: WireMessage) -> None:
+    def tell_all(self, message: LaunchMessage) -> None:
         for name in self.present:
             self.send(name, message)
 
@@ -129,7 +139,7 @@ class Nodes:
         return max(0.0, min(ends) - now) if ends else None
 
     def give_up(self, name: str, evidence: str) -> None:
-        """Have nothing more to do with a node."""
+        """Treat a node as lost: close its connection and report it."""
         if name in self.lost:
             return
         self.lost.add(name)
@@ -139,7 +149,7 @@ class Nodes:
             connection.close()
         self._on_lost(name, evidence)
 
-    def let_go(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """A node has nothing more to do, and may leave."""
         self._done.add(name)
         self._gone_at.pop(name, None)
@@ -168,54 +178,59 @@ class Nodes:
         connection = Connection(
             channel,
             self._selector,
-            lambda message, _fds: self._hear(box[0], message),
+            decoding(TO_SUPERVISOR, lambda message, _fds: self._handle(box[0], message)),
             lambda: self._left(box[0]),
         )
         box.append(connection)
         self._strangers[connection] = Stranger(challenge, time.monotonic())
         if challenge:
             connection.longest = _EARLY_BYTES
-            connection.send({"do": "prove", "challenge": challenge})
+            connection.send(ProofRequest(challenge))
 
-    def _hear(self, connection: Connection, message: WireMessage) -> None:
+    def _handle(self, connection: Connection, message: LaunchMessage) -> None:
         stranger = self._strangers.get(connection)
         if stranger is None:
             name = self._name_of(connection)
             if name is not None:
                 self._on_message(name, message)
-            return
-        if stranger.challenge and connection.taken > _EARLY_BYTES:
+        elif (stranger.challenge and connection.taken > _EARLY_BYTES) or not self._is_welcome(
+            connection, stranger, message
+        ):
             self._dismiss(connection)
-            return
-        check(message, "say", _SHAPES)  # whoever it is may send anything
-        said = message["say"]
-        if said == "hello":
-            stranger.hello = message
-        elif said == "proof":
-            if not wire.is_proof(message.get("proof"), self._token, "agent", stranger.challenge):
-                self._dismiss(connection)
-                return
-            stranger.challenge, connection.longest = "", LONGEST
-        elif said == "ask":
-            stranger.asks = True
-        elif said == "plane":
-            stranger.plane = message
-        elif len(stranger.early) < _MOST_EARLY:  # what happens on a node waits for no proof
-            stranger.early.append(message)
-        else:
-            self._dismiss(connection)
-            return
-        if stranger.asks and not stranger.challenge:
-            connection.send({"do": "tell", "app_id": self._app_id})
-        if stranger.plane is not None and not stranger.challenge:
+        elif not stranger.challenge:
+            self._admit(connection, stranger)
+
+    def _is_welcome(
+        self, connection: Connection, stranger: Stranger, message: LaunchMessage
+    ) -> bool:
+        """Store what a caller sends before it has joined; false if it must not send that."""
+        match message:
+            case AgentHello():
+                stranger.hello = message
+            case AgentProof():
+                if not wire.is_proof(message.proof, self._token, "agent", stranger.challenge):
+                    return False
+                stranger.challenge, connection.longest = "", LONGEST
+            case AppIdRequest():
+                stranger.asks = True
+            case PlaneRequest():
+                stranger.plane = message
+            case _:  # what happens on a node waits for no proof
+                stranger.early.append(message)
+        return len(stranger.early) <= _MOST_EARLY
+
+    def _admit(self, connection: Connection, stranger: Stranger) -> None:
+        """Answer a caller that needs to prove nothing more."""
+        if stranger.asks:
+            connection.send(AppIdReply(self._app_id))
+        if stranger.plane is not None:
             del self._strangers[connection]
             self._on_relay(connection, stranger.plane)
-            return
-        if stranger.hello is not None and not stranger.challenge:
+        elif stranger.hello is not None:
             self._join(connection, stranger.hello, stranger.early)
 
     def _join(
-        self, connection: Connection, hello: WireMessage, early: Sequence[WireMessage]
+        self, connection: Connection, hello: AgentHello, early: Sequence[LaunchMessage]
     ) -> None:
         is_local = connection.channel.family == socket.AF_UNIX
         index = 0 if is_local else self._index(hello)
@@ -236,14 +251,12 @@ class Nodes:
         for message in early:
             self._on_message(name, message)
 
-    def _index(self, hello: WireMessage) -> int | None:
+    def _index(self, hello: AgentHello) -> int | None:
         """Return which node calls: one that was here before, that has this name, or a new one."""
-        seat, place = hello.get("seat"), hello.get("place")
-        if not isinstance(seat, str | None) or not isinstance(place, int | None):
-            raise BadFrame
+        seat, place = hello.registration, hello.place
         if seat and seat in self._seats:
             return self._seats[seat]
-        index = index_of(hello["host"], self.names)
+        index = index_of(hello.host, self.names)
         if seat:
             taken = set(self._seats.values()) | {0}
             free = [i for i in range(len(self.names)) if i not in taken]
@@ -308,7 +321,7 @@ class NodeGathering:
             self._nodes.take_calls(self._carriers.start())
 
     def wait(self, is_done: Callable[[], bool], turn: Callable[[float], None]) -> None:
-        """Take turns until that is so; who has not come when time is over is given up."""
+        """Run the loop until `is_done`; nodes that have not joined in time are lost."""
         began = time.monotonic()
         while not is_done():
             left = began + self._limit() - time.monotonic()
@@ -316,7 +329,7 @@ class NodeGathering:
                 turn(left)
                 continue
             for name in self._nodes.missing():
-                why = self._carriers.last_words(name) or "nothing was heard of it"
+                why = self._carriers.last_words(name) or "nothing was received from it"
                 self._nodes.give_up(name, f"no agent in {time.monotonic() - began:.0f} s: {why}")
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The launch process' line to the plane's agent of its host: it tells its lives, and hears orders.
+"""The launch process' connection to the node agent of its host: reports incarnations, gets orders.
 
-The line lives in the launch process' selector and never holds it up. While nobody takes calls, or
-whoever did is gone, it calls again; what was to be said is said whole to the next who answers.
+The connection is served by the launch process' selector and never blocks it. While there is no
+node agent it connects again and again; a new one is sent the whole state.
 """
 
 import selectors
@@ -90,7 +90,7 @@ class PlaneLink:
                 channel.connect(address)
             if same_user(channel):
                 return channel
-        except OSError:  # nobody is there, or too many call at once
+        except OSError:  # no agent is there, or too many call at once
             pass
         channel.close()
         return None
@@ -99,9 +99,9 @@ class PlaneLink:
         if ready & selectors.EVENT_WRITE:
             self._flush()
         if ready & selectors.EVENT_READ and self._channel is not None:
-            self._hear()
+            self._handle()
 
-    def _hear(self) -> None:
+    def _handle(self) -> None:
         assert self._channel is not None
         data = received(self._channel, _CHUNK)
         if data is None:

@@ -21,7 +21,7 @@ from typing import NoReturn
 from torchloom.errors import Failure
 from torchloom.launch.agent.guard import AgentGuard, fork
 from torchloom.launch.host import sockets
-from torchloom.launch.host.descendants import NodeShare, become_subreaper
+from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.loop import ENDING, FORWARDED, SignalPipe
 from torchloom.launch.host.sockets import socket_path
@@ -38,7 +38,7 @@ _LOOK = 0.01
 
 
 class RunTaken(Failure):
-    """There is a run of this id, or somebody is about to make one."""
+    """There is a run of this id, or another process is about to make one."""
 
     code = "run_taken"
 
@@ -46,14 +46,14 @@ class RunTaken(Failure):
         super().__init__(f"there is a run {app_id}; `loom show {app_id}` shows it")
 
 
-class RunGoesOn(Failure):
-    """Somebody else has had the run go on, or it runs."""
+class RunActive(Failure):
+    """Another process has resumed the run, or it is still running."""
 
     code = "run_goes_on"
 
     def __init__(self, app_id: str) -> None:
         super().__init__(
-            f"{app_id} runs, or is being resumed by somebody else; `loom show {app_id}` shows it"
+            f"{app_id} runs, or is being resumed by another process; `loom show {app_id}` shows it"
         )
 
 
@@ -74,9 +74,9 @@ def claim(app_id: str) -> None:
 
 
 def claim_again(app_id: str, attempt: int) -> None:
-    """The same for a run that has ended and goes on with an attempt. Of two, one is refused.
+    """The same for a run that has ended and is resumed with an attempt. Of two, one is refused.
 
-    Only the last processes of the life before are waited for.
+    Only the last processes of the incarnation before are waited for.
     """
     run, deadline = RunFolder.named(app_id), time.monotonic() + _PATIENCE
     file = os.open(socket_path(CLAIMS), os.O_RDWR | os.O_CREAT, 0o600)
@@ -84,11 +84,11 @@ def claim_again(app_id: str, attempt: int) -> None:
         record = run.record()
         is_leaving = record.is_over() and any(one.is_alive() for one in record.owners())
         if not is_leaving or time.monotonic() > deadline:
-            raise RunGoesOn(app_id)
+            raise RunActive(app_id)
         time.sleep(_LOOK)
     record = run.record().truth()
     if not record.is_over() or record.restarts >= attempt:
-        raise RunGoesOn(app_id)
+        raise RunActive(app_id)
 
 
 def _lock(file: int, place: int) -> bool:
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> None:
     folder, channel, how = Path(arguments[0]), int(arguments[1]), arguments[2]
     with_agent, meeting, attempt = arguments[3] == "here", int(arguments[4]), int(arguments[5])
     if os.fork():
-        os._exit(0)  # whoever started us has no child to wait for
+        os._exit(0)  # the process that started us has no child to wait for
     os.chdir(os.sep)  # keep no file system busy
     become_subreaper()
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _claim(app_id: str, attempt: int, channel: int) -> None:
-    """Be the run, alone; whoever wanted it is told when another one is."""
+    """Be the only process of the run; the submitter is sent the reason when another one is."""
     try:
         if attempt:
             from torchloom.launch.records import resumption
@@ -140,7 +140,7 @@ def _claim(app_id: str, attempt: int, channel: int) -> None:
             resumption.clear(app_id, attempt)
         else:
             claim(app_id)
-    except (RunTaken, RunGoesOn) as taken:
+    except (RunTaken, RunActive) as taken:
         with socket.socket(fileno=channel) as teller, contextlib.suppress(OSError):
             teller.sendall(TAKEN + str(taken).encode())
         os._exit(1)
@@ -158,10 +158,10 @@ def _guard(
         terminal = socket.socket(fileno=os.dup(channel)) if how == "terminal" else None
         stdin = 0 if how == "stdin" else None
         launcher = LaunchAddress(path=str(address))
-        JobAgent(Post(NodeShare(app_id), launcher, stdin, terminal)).run()
+        JobAgent(Post(JobShare(app_id), launcher, stdin, terminal)).run()
         return 0
 
-    AgentGuard(NodeShare(app_id), agent, beside=launcher).watch(with_agent)
+    AgentGuard(JobShare(app_id), agent, beside=launcher).watch(with_agent)
     address.unlink(missing_ok=True)
     folder = RunFolder.named(app_id)
     if folder.exists() and not (record := folder.record()).is_over():
@@ -181,7 +181,7 @@ def _launch(
     listener: socket.socket,
     meeting: socket.socket | None,
 ) -> None:
-    """Show the run to the world, wait for the submitter's word, run it."""
+    """Publish the run, wait for the submitter's agreement, run it."""
     from torchloom.launch.supervisor.service import RunSupervisor
 
     signals = SignalPipe(more=(*FORWARDED, *ENDING))

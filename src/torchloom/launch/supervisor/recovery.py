@@ -1,4 +1,4 @@
-"""Have the recovery rule decide about a run, and do what it says through its agents."""
+"""Drive the recovery rule of a run: pass it events, carry out its effects through the agents."""
 
 import contextlib
 import selectors
@@ -11,12 +11,13 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from torchloom.launch.host.loop import Timers
-from torchloom.launch.records.record_writer import Place, RunRecordWriter
+from torchloom.launch.protocol import StopReplica
+from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
 from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of
 from torchloom.launch.supervisor.live_recovery import RankReplacement
 from torchloom.launch.supervisor.nodes import Nodes
-from torchloom.launch.supervisor.reports import RankReports
+from torchloom.launch.supervisor.reports import RankErrors
 from torchloom.launch.supervisor.starts import Seating, Starts
 from torchloom.rules import recovery, replicas
 from torchloom.rules.replicas import (
@@ -29,7 +30,7 @@ from torchloom.rules.replicas import (
     Wait,
 )
 from torchloom.settings import environment
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.checkpoint import Storage
@@ -68,15 +69,15 @@ class SavedCheckpoints:
         return -1 if step is None else step
 
     def prepare(self) -> None:
-        """Have at hand what it takes to go on, while those end whose places are to be taken."""
+        """Open the checkpoint storage while the ranks that are to be replaced end."""
         from torchloom.errors import LoomError
 
         if self.may_exist:
-            with contextlib.suppress(LoomError):  # whoever goes on is told
+            with contextlib.suppress(LoomError):  # the restart itself reports it
                 self._storage()
 
-    def go_on(self, generation: int, reason: str, alone: bool = True) -> str:
-        """Return what the ranks of a generation go on from, and have it known before they start.
+    def resume_point(self, generation: int, reason: str, alone: bool = True) -> str:
+        """Return the checkpoint that a generation resumes from, and note it before its ranks start.
 
         From now on no older generation commits; unless others of it live on, as replicas do that
         are restarted one by one. A store that does not answer is a CheckpointError.
@@ -96,7 +97,7 @@ class SavedCheckpoints:
     def _clear(self, store: "Storage", generation: int) -> None:
         """Delete what older generations have not committed.
 
-        In one host's folder nobody waits for that. In a bucket it is a part of the fence, and
+        In one host's folder this runs in the background. In a bucket it is a part of the fence, and
         where hosts look for each other's marks these must be gone before there are new ones.
         """
         if self._request.nodes or self._request.checkpoints.startswith("s3://"):
@@ -105,7 +106,7 @@ class SavedCheckpoints:
             Thread(target=_cleared, args=(store, generation), daemon=True).start()
 
     def _wanted(self, store: "Storage", generation: int) -> int | None:
-        """Return the step to go on from; a chosen one makes those after it void, kept aside."""
+        """Return the step to resume from; checkpoints after a chosen one are set aside."""
         chosen = self._request.resume_from
         if chosen is None or generation != self._request.generation:
             return store.latest()
@@ -139,12 +140,12 @@ class RecoveryDriver:
         selector: selectors.BaseSelector,
         nodes: Nodes,
         ledger: RunRecordWriter,
-        reports: RankReports,
+        reports: RankErrors,
     ) -> None:
         self.state = replicas.initial(request.rules(), nodes.names, request.attempt)
         self.verdict: AppVerdict | None = None
         self.grace = request.grace
-        self.polite = int(signal.SIGTERM)  # what a replica is told first
+        self.polite = int(signal.SIGTERM)  # the first signal that a replica gets
         self._request = request
         self._nodes = nodes
         self._ledger = ledger
@@ -154,10 +155,10 @@ class RecoveryDriver:
         self._began: dict[ReplicaKey, float] = {}
         self._why = "resumed"  # what the next start is for
         self.later = Timers()  # restarts that wait; ranks that were asked to leave and did not
-        self.crew = LiveRanks(self._seat)
+        self.live_ranks = LiveRanks(self._seat)
         self.saved = SavedCheckpoints(request, ledger.note)
         self.starts = Starts(request, nodes, Seating(self._seat, self._group, self._generation))
-        shared = (self.later, self.crew, nodes, self.starts, ledger, reports)
+        shared = (self.later, self.live_ranks, nodes, self.starts, ledger, reports)
         self.live = RankReplacement(request, selector, *shared, self)
 
     # How the run is placed.
@@ -172,7 +173,7 @@ class RecoveryDriver:
         return [key for key, name in self.state.seats.items() if name == node]
 
     def stopping(self) -> list[ReplicaKey]:
-        """Return the replicas that were told to end and have not."""
+        """Return the replicas that were signalled to end and have not."""
         phases = ((key, replica.phase) for key, replica in self.state.replicas.items())
         return [key for key, phase in phases if phase is replicas.ReplicaPhase.STOPPING]
 
@@ -191,7 +192,7 @@ class RecoveryDriver:
     def _generation(self, attempt: int) -> int:
         return self.live.generation(attempt)
 
-    # What happens, in the words of the rule.
+    # Events of the rule.
 
     def take(self, *events: replicas.Event) -> None:
         """Have the rule decide about these, one after the other, and do what it says."""
@@ -200,7 +201,7 @@ class RecoveryDriver:
         if any(isinstance(event, _ENDS_WATCH) for event in events):
             self._events.extend(self.live.untold())
         if is_at_it:
-            return  # whoever is at it takes these too
+            return  # the call that is under way handles these too
         while self._events:
             restarts = self.state.restarts
             self.state, effects = recovery.step(self.state, self._events[0])
@@ -215,7 +216,7 @@ class RecoveryDriver:
             self._events.popleft()
 
     def came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None:
-        """Say how far those came that are about to be failures, where somebody asks."""
+        """Pass the rule how far replicas came that are about to fail, if the run saves."""
         if not keys or not self._request.saves or self.state.verdict is not None:
             return
         saved, step = self.saved.newest(), max(steps, default=-1)
@@ -234,7 +235,7 @@ class RecoveryDriver:
             return f"{how}_rank_{self.rank_at(place)}"
         return f"{how}_{place[0]}_{place[1]}"
 
-    # What is done about it.
+    # Effects of the rule.
 
     def _do(self, effect: replicas.Effect) -> None:
         match effect:
@@ -258,7 +259,7 @@ class RecoveryDriver:
                 self._why = event.cause
             case replicas.NodeLost():
                 self._why = f"node_lost_{event.node}"
-        error = self._reports.told(self._why)
+        error = self._reports.error_summary(self._why)
         restarts = self.state.restarts
         self._ledger.restarted(restarts, self._generation(restarts), self._why, error)
 
@@ -266,10 +267,10 @@ class RecoveryDriver:
         """Have the replicas started that were decided on together."""
         starts, self._decided = self._decided, []
         again = [start for start in starts if start.attempt > 0]
-        is_ready = not again or self._go_on(again)
+        is_ready = not again or self._find_resume_point(again)
         for start in starts:
             ranks = self._request.role(start.key.role).ranks_of(start.key.index)
-            self.crew.begin(start.key, ranks, start.attempt)
+            self.live_ranks.begin(start.key, ranks, start.attempt)
             self._began[start.key] = time.monotonic()
             if is_ready:
                 self.starts.order(start)
@@ -279,19 +280,19 @@ class RecoveryDriver:
         elif starts:
             self._not_started(starts)
 
-    def _go_on(self, starts: Sequence[Start]) -> bool:
-        """Find out what ranks go on from that are no first ones; false when nobody can tell."""
+    def _find_resume_point(self, starts: Sequence[Start]) -> bool:
+        """Find the checkpoint for ranks that start again; false when storage does not answer."""
         from torchloom.errors import LoomError
 
         attempt = max(start.attempt for start in starts)
         going = {start.key for start in starts}
         others = {key for key, at in self.state.replicas.items() if at.alive} - going
         try:
-            place = self.saved.go_on(self._generation(attempt), self._why, alone=not others)
+            place = self.saved.resume_point(self._generation(attempt), self._why, alone=not others)
         except LoomError as error:
             self._why = f"checkpoints_unavailable: {error}"
             return False
-        self.starts.go_on(attempt, place)
+        self.starts.resume_from(attempt, place)
         return True
 
     def _not_started(self, starts: Sequence[Start]) -> None:
@@ -300,18 +301,18 @@ class RecoveryDriver:
             self._came_to_nothing(start.key, self._why)
 
     def _came_to_nothing(self, key: ReplicaKey, why: str) -> None:
-        for place in self.crew.forget(key):
+        for place in self.live_ranks.forget(key):
             self._events.append(replicas.RankExited(key, place[2], False, why))
 
     def _stop(self, key: ReplicaKey) -> None:
-        """End a replica; one that was only about to start is told nothing."""
+        """End a replica; one whose start is still held is only withdrawn."""
         if self.starts.withdraw(key):
             self._came_to_nothing(key, "not_started")
         else:
             self.send_stop(key)
 
     def send_stop(self, key: ReplicaKey) -> None:
-        """Tell a replica to end, wherever ranks of it are."""
-        order = {"do": "stop", "key": [key.role, key.index], "signum": self.polite}
-        for node in self.crew.nodes_of(key):
-            self._nodes.tell(node, {**order, "grace": self.grace})
+        """Signal a replica to end, on every node that has ranks of it."""
+        order = StopReplica((key.role, key.index), self.polite, self.grace)
+        for node in self.live_ranks.nodes_of(key):
+            self._nodes.tell(node, order)

@@ -1,21 +1,21 @@
-"""What ranks left to say on hosts that do not see our log folder, and what went wrong first."""
+"""The errors of a run's ranks, and which came first; output of hosts without our log folder."""
 
 import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from torchloom.launch.logs.error_file import ErrorFile, first_error
 from torchloom.launch.logs.files import LogFiles
-from torchloom.launch.records.record_writer import Place
-from torchloom.launch.wire import WireMessage
+from torchloom.launch.protocol import RankOutput, RankOutputEnd, RankReport
 from torchloom.rules.recovery import CRASH_LOOP
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import Place
 
 _TRACEBACK = "Traceback (most recent call last)"
 _STDERR = "stderr.log"
@@ -25,7 +25,7 @@ _LONGEST = 16_384  # letters of a message or a traceback that a status holds
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A rank that failed, and what it left to say."""
+    """A rank that failed, and the error that it left."""
 
     place: Place
     rank: int
@@ -38,43 +38,45 @@ class Broken:
     seen: float = field(default_factory=time.time)
 
 
-class RankReports:
+class RankErrors:
     """The errors of a run's ranks, the evidence against its nodes, and outputs sent from afar."""
 
-    def __init__(self, log_dir: str, goes_on: bool = False) -> None:
-        """What earlier lives of a run that `goes_on` have printed is none of this one's errors."""
+    def __init__(self, log_dir: str, is_resumed: bool = False) -> None:
+        """If `is_resumed`, what earlier incarnations have printed is no error of this one."""
         self._log_dir = Path(log_dir)
-        found = self._log_dir.rglob(_STDERR) if goes_on else ()
+        found = self._log_dir.rglob(_STDERR) if is_resumed else ()
         self._printed = {path.parent: path.stat().st_size for path in found}
         self._broken: list[Broken] = []
         self._lives: list[list[Broken]] = [self._broken]  # a new one at every restart
         self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
 
-    def failed(self, place: Place, number: int, rank: Mapping[str, Any], cause: str) -> None:
+    def failed(self, place: Place, number: int, rank: RankReport, cause: str) -> None:
         """Keep the error file of a rank, here too when it was written elsewhere."""
-        report = ErrorFile(*rank["error"]) if "error" in rank else None
-        is_killed = rank["code"] == -signal.SIGKILL
+        report = ErrorFile(*rank.error) if rank.error else None
+        is_killed = rank.code == -signal.SIGKILL
         text = "" if report else self._printed_by(rank)
         printed = "" if is_killed else _last_traceback(text)
         tail = "" if report or printed else "\n".join(text.splitlines()[-_LAST_LINES:])
         self._broken.append(
-            Broken(place, number, rank["attempt"], cause, report, printed, tail, is_killed)
+            Broken(place, number, rank.attempt, cause, report, printed, tail, is_killed)
         )
-        if report and rank["logs"]:
+        if report and rank.logs:
             with contextlib.suppress(OSError):
-                (self._log_dir / rank["logs"] / "error.json").write_text(report.text)
+                (self._log_dir / rank.logs / "error.json").write_text(report.text)
 
-    def ended(self, rank: Mapping[str, Any]) -> None:
-        """Take note of how much a rank has printed: what comes behind that is another life's."""
-        logs = Path(rank.get("directory", ""))
+    def ended(self, rank: RankReport) -> None:
+        """Take note of how much a rank has printed: what follows is of the next incarnation."""
+        logs = Path(rank.directory)
         with contextlib.suppress(OSError):
             self._printed[logs] = (logs / _STDERR).stat().st_size
 
-    def _printed_by(self, rank: Mapping[str, Any]) -> str:
-        """Return the end of what a rank has printed in its last life: on a terminal of its own it
-        has no stderr, all is stdout."""
-        logs = Path(rank.get("directory", ""))
+    def _printed_by(self, rank: RankReport) -> str:
+        """Return the end of what the last incarnation of a rank has printed.
+
+        On a terminal of its own it has no stderr, all is stdout.
+        """
+        logs = Path(rank.directory)
         for name, printed in ((_STDERR, self._printed.get(logs, 0)), ("stdout.log", 0)):
             with contextlib.suppress(OSError), open(logs / name, "rb") as file:
                 file.seek(max(printed, file.seek(0, os.SEEK_END) - _LONGEST))
@@ -83,13 +85,13 @@ class RankReports:
         return ""
 
     def begin_again(self) -> None:
-        """Ranks have a new life: what went wrong before is no longer the error of this one."""
+        """Ranks start again: earlier errors are not those of the new incarnations."""
         if self._broken:
             self._broken = []
             self._lives.append(self._broken)
 
     def began_with(self, reason: str) -> None:
-        """Forget errors of this life that ranks were replaced for before the one of the reason."""
+        """Forget the errors before that of the reason: their ranks were replaced."""
         found = [number for number, one in enumerate(self._broken) if one.cause == reason]
         if found:
             del self._broken[: found[-1]]
@@ -104,7 +106,7 @@ class RankReports:
         found = self._first(reason)
         return found.report.text if found and found.report else None
 
-    def told(self, reason: str) -> dict[str, Any]:
+    def error_summary(self, reason: str) -> dict[str, Any]:
         """Return the first error by time as a status shows it; nothing when there is none."""
         found = self._first(reason)
         if reason in self._evidence or found is None:
@@ -122,9 +124,9 @@ class RankReports:
         }
 
     def _first(self, reason: str) -> Broken | None:
-        """Return who failed first: in the last life that says why, or of all in a crash loop.
+        """Return the first failure: of the last restart that has one, or of all in a crash loop.
 
-        Where a rank was killed, that is it: peers complain of the loss only later.
+        A killed rank comes first: its peers fail only because of it.
         """
         lives = self._lives if reason.startswith(CRASH_LOOP) else self._lives[::-1]
         for life in lives:
@@ -134,12 +136,12 @@ class RankReports:
                 return found
         return next((life[0] for life in lives if life), None)
 
-    def output(self, message: WireMessage) -> None:
+    def output(self, message: RankOutput) -> None:
         """Write down what a rank of another host printed."""
-        self._log(message["logs"]).write(message["stream"], message["data"].encode("latin-1"))
+        self._log(message.logs).write(message.stream, message.data.encode("latin-1", "replace"))
 
-    def output_end(self, message: WireMessage) -> None:
-        self._log(message["logs"]).close()
+    def output_end(self, message: RankOutputEnd) -> None:
+        self._log(message.logs).close()
 
     def close(self) -> None:
         for log in self._logs.values():
@@ -152,14 +154,14 @@ class RankReports:
 
 
 def _with_report(life: Iterable[Broken]) -> Broken | None:
-    """Return whose error file came first."""
+    """Return the failure with the earliest error file."""
     texts = [each for each in life if each.report]
     first = first_error(each.report for each in texts)
     return next((each for each in texts if each.report and each.report.text == first), None)
 
 
 def _words(broken: Broken) -> tuple[str, str]:
-    """Return what a rank said of its end."""
+    """Return message and traceback of a failed rank."""
     if broken.is_killed and not broken.report:
         return f"rank {broken.rank} was killed (SIGKILL)", ""
     return _opened(broken.report) if broken.report else (broken.cause, broken.printed)

@@ -36,7 +36,7 @@ class AgentNotStarted(Failure):
 
 
 class TakenRun(Failure):
-    """There is a run of this id, or somebody is about to be it."""
+    """There is a run of this id, or another process is about to be it."""
 
     code = "run_taken"
 
@@ -65,7 +65,7 @@ def start(
             own = settings.environment() if inherited is None else inherited
             _run_process(folder, theirs.fileno(), give, request, own, head)
         if head is not None:
-            head.listener.close()  # whoever calls there is the launch process' alone
+            head.listener.close()  # only the launch process takes calls there
         said = ours.recv(len(READY), socket.MSG_WAITALL)
         if said == TAKEN:
             raise TakenRun(ours.recv(_LONGEST_WORDS, socket.MSG_WAITALL).decode())
@@ -80,7 +80,7 @@ def start(
 
 
 def _record(request: LaunchRequest) -> RunRecord:
-    """Return the record that a run begins with, or one that has ended goes on with."""
+    """Return the first record of a run, or of a run that is resumed."""
     if not request.attempt:
         return _first_record(request)
     from torchloom.launch.records import resumption

@@ -1,15 +1,22 @@
-"""Starts that were decided: held until their group's store is there, said again until heard."""
+"""Starts that were decided: held until their group's store is ready, repeated until reported."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from torchloom.launch.agent.rank_environment import MeetingPoint, group_variables
-from torchloom.launch.protocol import RankOrder, ReplicaOrder
+from torchloom.launch.protocol import (
+    ForkRank,
+    HostStore,
+    PrepareMeeting,
+    RankOrder,
+    ReplicaOrder,
+    StartReplica,
+    StoreHosted,
+)
 from torchloom.launch.records.record_writer import rank_logs
 from torchloom.launch.records.request import LaunchRequest, RankGroup, RoleRequest
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
-from torchloom.launch.wire import WireMessage
 from torchloom.rules.replicas import (
     Start,
 )
@@ -29,7 +36,7 @@ def replica_order(
 ) -> ReplicaOrder:
     """Return what starts a replica as a part of its group, which meets there.
 
-    `resume` says what it goes on from, `generation` which membership it is born into.
+    `resume` is the checkpoint that it resumes from, `generation` the membership that it starts in.
     """
     key, role = start.key, group.role
     replica = request.replica(key)
@@ -63,9 +70,9 @@ def newcomer_order(
 ) -> ReplicaOrder:
     """Return what starts one rank of a replica again, while the others of its group live."""
     mine = next(rank for rank in order.ranks if rank.local_rank == local_rank)
-    told = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
-    ranks = (replace(mine, variables=told),)
-    return replace(order, ranks=ranks, generation=generation, life=life)
+    variables = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
+    ranks = (replace(mine, variables=variables),)
+    return replace(order, ranks=ranks, generation=generation, incarnation=life)
 
 
 def _copies(request: LaunchRequest, role: RoleRequest, start: Start) -> str:
@@ -84,19 +91,19 @@ class Seating:
 
 
 class Starts:
-    """From a decision to start a replica to the first word of its node's agent about it."""
+    """From a decision to start a replica to the first report of its node's agent about it."""
 
     def __init__(self, request: LaunchRequest, nodes: Nodes, seating: Seating) -> None:
         self._request = request
         self._nodes = nodes
         self._seating = seating
         self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
-        self._ordered: dict[ReplicaKey, WireMessage] = {}  # that no agent has spoken of yet
-        self._resume: dict[int, str] = {}  # what each attempt goes on from
+        self._ordered: dict[ReplicaKey, StartReplica] = {}  # that no agent has reported yet
+        self._resume: dict[int, str] = {}  # the checkpoint that each attempt resumes from
         self._met: dict[str, tuple[MeetingPoint, bool]] = {}  # where each role meets, if in a file
 
-    def go_on(self, attempt: int, place: str) -> None:
-        """Have the ranks of an attempt told what they go on from."""
+    def resume_from(self, attempt: int, place: str) -> None:
+        """Set the checkpoint that the ranks of an attempt resume from."""
         self._resume = {attempt: place}
 
     def order(self, start: Start) -> None:
@@ -110,14 +117,14 @@ class Starts:
             self._ask_for_store(start)
         self._held[meeting].append(start)
 
-    def met(self, name: str, message: WireMessage) -> None:
+    def met(self, name: str, store: StoreHosted) -> None:
         """A store is there: start all that waited for it."""
-        meeting = MeetingPoint(self._nodes.address(name), message["port"], message["hosted"])
-        for start in self._held.pop((message["role"], message["attempt"]), []):
+        meeting = MeetingPoint(self._nodes.address(name), store.port, store.hosted)
+        for start in self._held.pop((store.role, store.attempt), []):
             self._send(start, meeting)
 
-    def heard(self, key: ReplicaKey) -> None:
-        """An agent has spoken of a replica: its order need not be said again."""
+    def acknowledge(self, key: ReplicaKey) -> None:
+        """An agent has reported a replica: its order need not be repeated."""
         self._ordered.pop(key, None)
 
     def is_waiting(self, key: ReplicaKey) -> bool:
@@ -138,10 +145,10 @@ class Starts:
     def drop(self, key: ReplicaKey) -> None:
         """Forget a replica whose node is gone."""
         self.withdraw(key)
-        self.heard(key)
+        self.acknowledge(key)
 
     def repeat(self, name: str, there: set[tuple[str, int]]) -> None:
-        """Tell a node's new agent what the one before may not have heard."""
+        """Send a node's new agent what the one before may not have received."""
         for key, order in self._ordered.items():
             if self._seating.node_of(key) == name and (key.role, key.index) not in there:
                 self._nodes.tell(name, order)
@@ -149,20 +156,17 @@ class Starts:
             if starts and self._seating.node_of(self._head(starts[0])) == name:
                 self._ask_for_store(starts[0])
 
-    def newcomer(self, start: Start, local_rank: int, generation: int, life: int) -> WireMessage:
+    def newcomer(self, start: Start, local_rank: int, generation: int, life: int) -> ForkRank:
         """Return the order of one rank that comes to its group while that is under way."""
         order = self._order(start, *self._met.get(start.key.role, (MeetingPoint(), True)))
-        return {
-            "do": "fork",
-            "order": newcomer_order(order, local_rank, generation, life).to_dict(),
-        }
+        return ForkRank(newcomer_order(order, local_rank, generation, life))
 
-    def meeting(self, start: Start, generation: int, node: str) -> WireMessage:
+    def meeting(self, start: Start, generation: int, node: str) -> PrepareMeeting:
         """Return the order of a store for a later generation of an attempt."""
         is_file = not self._meets_over_hosts(start.key.role)
         order = replace(self._order(start, MeetingPoint(), is_file), generation=generation)
         address = "" if is_file else self._nodes.address(node)
-        return {"do": "meet", "order": order.to_dict(), "address": address}
+        return PrepareMeeting(order, address)
 
     def _meets_over_hosts(self, role: str) -> bool:
         group = self._seating.group(role)
@@ -172,10 +176,8 @@ class Starts:
     def _ask_for_store(self, start: Start) -> None:
         head = self._head(start)
         node = self._seating.node_of(head)
-        order = self._order(Start(head, start.attempt), MeetingPoint()).to_dict()
-        self._nodes.tell(
-            node, {"do": "store", "order": order, "address": self._nodes.address(node)}
-        )
+        order = self._order(Start(head, start.attempt), MeetingPoint())
+        self._nodes.tell(node, HostStore(order, self._nodes.address(node)))
 
     def _head(self, start: Start) -> ReplicaKey:
         """Return the replica on whose node a group meets."""
@@ -183,8 +185,7 @@ class Starts:
 
     def _send(self, start: Start, meeting: MeetingPoint, file_store: bool = False) -> None:
         self._met[start.key.role] = (meeting, file_store)
-        order = self._order(start, meeting, file_store).to_dict()
-        self._ordered[start.key] = {"do": "start", "order": order}
+        self._ordered[start.key] = StartReplica(self._order(start, meeting, file_store))
         self._nodes.tell(self._seating.node_of(start.key), self._ordered[start.key])
 
     def _order(self, start: Start, meeting: MeetingPoint, file_store: bool = False) -> ReplicaOrder:

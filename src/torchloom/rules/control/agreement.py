@@ -1,8 +1,8 @@
-"""Decide how a command takes effect before one step on all ranks, whoever dies meanwhile.
+"""Decide how a command takes effect before one step on all ranks, even if some die meanwhile.
 
 Commands of a job are decided one after the other. Ranks promise not to start a certain step
 without an outcome; when all have, the latest of these steps is proposed. The outcome is what the
-generation's store says: its first writer wins, be it the proposal or a rank that waited too long.
+generation's store holds: its first writer wins, be it the proposal or a rank that waited too long.
 """
 
 from collections.abc import Iterable, Mapping
@@ -94,7 +94,7 @@ def restore(entries: Iterable[CommandEntry]) -> State:
 
 
 def step(state: State, event: Event) -> Next:
-    """Take in one event; return the new state and what to do, in order."""
+    """Handle one event; return the new state and what to do, in order."""
     match event:
         case Asked():
             return _asked(state, event.command)
@@ -144,7 +144,7 @@ def _asked(state: State, command: Command) -> Next:
 
 
 def _withdrawn(state: State, event: Withdrawn) -> Next:
-    """Close a command that no rank was asked for, or only in an offer that is over."""
+    """Close a command that was not offered to ranks, or only in an offer that is over."""
     for entry in state.queue:
         if entry.id == event.id and entry.status != Status.PREPARING:
             state, effects = _close(state, entry, Status.ABORTED, event.why)
@@ -226,9 +226,9 @@ def _decided(state: State, effective: int | None) -> Next:
     answers = RankAnswers(failures=failures + 1, not_before=state.now + DELAYS[failures])
     if not state.ranks:  # the next generation begins anew
         answers = RankAnswers()
-    told = _tell(entry, state.ranks, outcome)
+    sent = _send(entry, state.ranks, outcome)
     state = replace(state, queue=(again, *state.queue[1:]), answers=answers)
-    return state, (StoreCommand(again), *told)
+    return state, (StoreCommand(again), *sent)
 
 
 def _who_was_late(state: State) -> str:
@@ -244,7 +244,7 @@ def _commit(state: State, at: int | None) -> Next:
     state = replace(
         state, queue=state.queue[1:], standing=(*state.standing, entry), answers=RankAnswers()
     )
-    effects = (StoreCommand(entry), *_tell(entry, state.ranks, CommitAt(at)))
+    effects = (StoreCommand(entry), *_send(entry, state.ranks, CommitAt(at)))
     for pause in lifted if entry.command.kind is CommandKind.RESUME else ():
         state, closing = _close(state, pause, Status.APPLIED, f"lifted by {entry.id}")
         effects += closing
@@ -278,7 +278,7 @@ def _failed(state: State, rank: int, message: RankRefusal) -> Next:
 
 
 def _settle(state: State, entry: CommandEntry) -> Next:
-    """Store what ranks said, and close the command when all of them did it."""
+    """Store the acks of ranks, and close the command when all of them did it."""
     if state.ranks and entry.acks.keys() >= state.ranks:
         return _close(state, entry, Status.APPLIED, entry.why)
     standing = tuple(entry if e.id == entry.id else e for e in state.standing)
@@ -312,9 +312,9 @@ def _carry_over(state: State, entry: CommandEntry, event: Generation) -> Next:
             why = f"in force when generation {event.number} began with step {event.start}"
             return _close(state, entry, Status.APPLIED, why)
         entry = replace(entry, generation=event.number, acks={})
-    told = _tell(entry, event.ranks - entry.acks.keys(), CommitAt(entry.step))
+    sent = _send(entry, event.ranks - entry.acks.keys(), CommitAt(entry.step))
     state, effects = _settle(state, entry)
-    return state, (*effects, *told)
+    return state, (*effects, *sent)
 
 
 def _end(state: State, why: str) -> Next:
@@ -339,7 +339,7 @@ def _tick(state: State, now: float) -> Next:
         return state, (*effects, *again)
     state = replace(state, reminded_at=now)
     for entry in state.standing:
-        again += _tell(entry, state.ranks - entry.acks.keys(), CommitAt(entry.step))
+        again += _send(entry, state.ranks - entry.acks.keys(), CommitAt(entry.step))
     return state, (*effects, *again)
 
 
@@ -359,9 +359,9 @@ def _send_again(state: State) -> Next:
 def _give_up(state: State, status: Status, why: str) -> Next:
     """End the command that is being decided, while no commit can have been written for it."""
     entry = state.queue[0]
-    told = _tell(entry, state.ranks, Abort(why))
+    sent = _send(entry, state.ranks, Abort(why))
     state, (stored, done) = _close(state, entry, status, why)
-    return _offer(state, stored, *told, done)
+    return _offer(state, stored, *sent, done)
 
 
 def _close(state: State, entry: CommandEntry, status: Status, why: str) -> Next:
@@ -377,7 +377,7 @@ def _close(state: State, entry: CommandEntry, status: Status, why: str) -> Next:
     return state, (StoreCommand(entry), CommandDone(entry))
 
 
-def _tell(entry: CommandEntry, ranks: frozenset[int], outcome: Outcome) -> tuple[Effect, ...]:
+def _send(entry: CommandEntry, ranks: frozenset[int], outcome: Outcome) -> tuple[Effect, ...]:
     return (SendOutcome(entry, ranks, outcome),) if ranks else ()
 
 

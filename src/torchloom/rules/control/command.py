@@ -1,7 +1,7 @@
-"""Name what live control is about: commands, where each stands, and how it ended."""
+"""Commands of live control, the state of each, and how it ended."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -42,21 +42,21 @@ class CommandKind(StrEnum):
 
     @property
     def is_aligned(self) -> bool:
-        """Tell whether it must act before one and the same step on all ranks.
+        """Return whether it must act before one and the same step on all ranks.
 
-        A paused rank reaches no further step, so what lets it go on cannot wait for one.
+        A paused rank reaches no further step, so a resume cannot wait for one.
         """
         return self not in (CommandKind.RESUME, CommandKind.PROFILE)
 
     @property
     def is_replayed(self) -> bool:
-        """Tell whether a recovery that goes back before its step does it again."""
+        """Return whether a recovery that goes back before its step does it again."""
         return self is CommandKind.KNOB
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What somebody wants, as they said it; `at_step` is a wish for the step it acts before."""
+    """What is requested; `at_step` is the step it shall take effect before, where one is given."""
 
     id: str
     kind: CommandKind
@@ -84,11 +84,11 @@ Outcome = CommitAt | Abort
 
 
 class Status(StrEnum):
-    """Where a command stands."""
+    """The status of a command."""
 
     ACCEPTED = "accepted"
-    OFFERED_AGAIN = "offered_again"  # an offer came to nothing; the next one waits its turn
-    PREPARING = "preparing"  # ranks are asked
+    OFFERED_AGAIN = "offered_again"  # an offer failed; the next one is queued
+    PREPARING = "preparing"  # it is offered to ranks
     COMMITTED = "committed"
     APPLIED = "applied"
     REFUSED = "refused"
@@ -101,7 +101,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """One rank's word that it did it: before which step, and the values before and after."""
+    """A rank's report that it did it: before which step, and the values before and after."""
 
     step: int
     before: Any = None
@@ -110,7 +110,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command's row: all that is remembered of it, and enough to go on after a restart.
+    """A command's row: all that is stored of it, enough to continue after a restart.
 
     `number` is its place among the job's commands: of two with one step, the lower acts first.
     An `offer` is one try at a decision; its outcome has an entry of its own in the store.
@@ -148,35 +148,16 @@ def offer_of(offer_id: str) -> tuple[str, int] | None:
     return command, int(offer)
 
 
-def entry_to_dict(entry: CommandEntry) -> dict[str, Any]:
-    """Return a row as plain values; ranks are texts, as JSON wants its keys."""
-    acks = {str(rank): asdict(ack) for rank, ack in entry.acks.items()}
-    return {**asdict(entry), "acks": acks}
-
-
-def entry_from_dict(row: Mapping[str, Any]) -> CommandEntry:
-    """Read back what `entry_to_dict` wrote."""
-    command = {**row["command"], "kind": CommandKind(row["command"]["kind"])}
-    acks = {int(rank): Ack(**ack) for rank, ack in row["acks"].items()}
-    values = {**row, "command": Command(**command), "status": Status(row["status"]), "acks": acks}
-    return CommandEntry(**values)
-
-
-def schedule(
-    audit: Iterable[CommandEntry], without: frozenset[str] = frozenset()
-) -> tuple[CommandEntry, ...]:
+def schedule(audit: Iterable[CommandEntry]) -> tuple[CommandEntry, ...]:
     """Return the knob changes of a job in the order in which every run of it comes upon them.
 
     A generation that begins anew goes through the changes of those before it at their steps. When
-    somebody changes a knob there, older changes of it that are still ahead have had their time.
-    `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
+    a knob is changed there, older changes of it that are still ahead no longer count.
     """
     happened = [
         entry
         for entry in audit
-        if entry.status in (Status.COMMITTED, Status.APPLIED)
-        and entry.command.kind.is_replayed
-        and entry.id not in without
+        if entry.status in (Status.COMMITTED, Status.APPLIED) and entry.command.kind.is_replayed
     ]
     kept = (_less_what_is_over(entry, happened) for entry in happened)
     return tuple(
@@ -184,28 +165,10 @@ def schedule(
     )
 
 
-def upcoming(
-    audit: Iterable[CommandEntry], step: int, without: frozenset[str] = frozenset()
-) -> tuple[CommandEntry, ...]:
-    """Return the knob changes that act after this step, in the order in which they do."""
-    return tuple(e for e in schedule(audit, without) if e.step is not None and e.step > step)
-
-
-def desired(
-    audit: Iterable[CommandEntry], step: int, without: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Return the knob values in force in a step, as far as commands have set them."""
-    values: dict[str, Any] = {}
-    for entry in schedule(audit, without):
-        if entry.step is not None and entry.step <= step:
-            values.update(entry.command.payload)
-    return values
-
-
 def _less_what_is_over(entry: CommandEntry, others: Iterable[CommandEntry]) -> CommandEntry:
     """Return a change without the knobs that a later generation has set before its step."""
     if entry.status != Status.APPLIED:
-        return entry  # a plan: nobody has come to its step yet
+        return entry  # a plan: no rank has reached its step yet
     step = entry.step or 0
     later = (e for e in others if e.generation > entry.generation and (e.step or 0) <= step)
     over = {name for other in later for name in other.command.payload}

@@ -30,7 +30,7 @@ class Condition:
     is_relative: bool = False
 
     def holds(self, value: float, base: float | None) -> bool:
-        """Tell whether it happened; a number that is none counts as the worst."""
+        """Return whether it happened; a number that is none counts as the worst."""
         if not math.isfinite(value):
             return True
         if not self.sign or (self.is_relative and base is None):
@@ -40,7 +40,7 @@ class Condition:
 
 
 def condition_of(text: str) -> Condition | None:
-    """Read a condition; nothing when it is none."""
+    """Parse a condition; None when it is invalid."""
     if found := _NAN.fullmatch(text):
         return Condition(found["name"])
     found = _FORM.fullmatch(text)
@@ -79,7 +79,7 @@ class Guard:
 
 
 def saw(guard: Guard, is_first: bool, step: int, value: float | None) -> Guard:
-    """Take in what a rank logged in a step, `None` for other metrics; `is_first`: the lowest one.
+    """Handle what a rank logged in a step, `None` for other metrics; `is_first`: the lowest rank.
 
     A rank's numbers come in the order of its steps.
     """
@@ -130,7 +130,7 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class NoUndo:
-    """There is nothing to take back, in words."""
+    """There is nothing to take back, and why."""
 
     why: str
 
@@ -171,7 +171,7 @@ def _named(changes: list[CommandEntry], entry: CommandEntry) -> Undo | NoUndo:
         return NoUndo(f"{names} was changed again by {newer.id}; undo that first, or set a value")
     values = _before(entry)
     if values is None:
-        return NoUndo(f"nobody knows what was before change {entry.id}; set a value instead")
+        return NoUndo(f"the value before change {entry.id} is not known; set a value instead")
     return Undo(entry.id, values)
 
 

@@ -1,4 +1,4 @@
-"""Decide from which step a generation goes on, and who gets what from whom for it."""
+"""Decide from which step a generation continues, and which state each member gets for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ def page_for(start: int) -> int | None:
 
 
 def inherits(last: int, life: int) -> bool:
-    """Tell whether what a node has for a rank is that of the life before; else it is stale."""
+    """Return whether what a node has for a rank is of the process before; else it is stale."""
     return last == life - 1
 
 
 def newest_copy(held: Mapping[int, Copies], ranks: int) -> int | None:
-    """Return the newest step of which the shard of every rank is held by somebody."""
+    """Return the newest step of which every rank's shard is held by some rank."""
     holders: dict[int, set[int]] = {}
     for copies in held.values():
         for whose, step in copies:
@@ -37,22 +37,24 @@ def newest_copy(held: Mapping[int, Copies], ranks: int) -> int | None:
 
 
 class RecoveryMode(StrEnum):
-    """How a job comes back from a loss."""
+    """How a job recovers from a loss."""
 
     LIVE = "live"  # survivors stay up
     RESTART = "restart"  # every process is a new one
 
 
 class Cause(StrEnum):
-    """Why it cannot come back as it was trying to."""
+    """Why a job cannot recover in its present mode."""
 
     NO_SURVIVOR = "no_survivor"
     LIVE_WAIT = "live_wait"  # members did not meet in time
     TRIES = "tries"  # too many generations came to nothing
     REPEATS = "repeats"  # one rank dies again and again in one step
-    PROLOGUE = "prologue_collectives"  # the program's set-up talks to ranks that are long past it
-    PAGES = "pages_lost"  # what one rank alone knew died with its node
-    NO_STATE = "no_state"  # nobody has a whole state
+    PROLOGUE = (
+        "prologue_collectives"  # the program's set-up uses collectives with ranks that are past it
+    )
+    PAGES = "pages_lost"  # a rank's private state was lost with its node
+    NO_STATE = "no_state"  # no member has a whole state
     NO_COPY = "no_copy"  # of sharded state no copy is complete, or a checkpoint is newer
     LEFT = "left"  # the program of a member has ended
     DIED = "died"  # a process of a restart did
@@ -67,12 +69,12 @@ class RecoveryLimits:
     restart_wait: float = 120.0
     tries: int = 5  # generations of one recovery that were met in, or newcomers that died
     repeats: int = 4  # recoveries in a row in which one rank was lost in one step
-    reforms: int = 2  # generations in a row that broke in one step with nobody gone
+    reforms: int = 2  # generations in a row that broke in one step without a death
     restarts: int = 3  # in a row that got no further than those before
-    grace: float = 1.0  # between the word that a collective broke and its consequences
-    resend: float = 0.5  # what has no answer is said again
-    longest_look: float = 1.0  # what counts of the time between two looks, at most
-    is_exact: bool = False  # rather restart than go on with other bits
+    grace: float = 1.0  # between the report that a collective broke and its consequences
+    resend: float = 0.5  # what has no answer is sent again
+    longest_tick: float = 1.0  # what counts of the time between two ticks, at most
+    is_exact: bool = False  # restart rather than continue with private state of another rank
 
 
 def overdue(mode: RecoveryMode, waited: float, limits: RecoveryLimits) -> Cause | None:
@@ -88,12 +90,12 @@ def worn(tries: int, limits: RecoveryLimits) -> Cause | None:
 
 
 def may_restart(stuck: int, limits: RecoveryLimits) -> bool:
-    """Tell whether another restart may get anywhere, after so many that did not."""
+    """Return whether to restart again, after `stuck` restarts that made no progress."""
     return stuck < limits.restarts
 
 
 class Holding(StrEnum):
-    """Who has the parameters and the optimizer's state."""
+    """Which rank has the parameters and the optimizer's state."""
 
     REPLICATED = "replicated"  # every rank, all of it
     SHARDED = "sharded"  # every rank its part
@@ -120,7 +122,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberPosition:
-    """Where a member stands, and what its node's keeper has for its seat."""
+    """How far a member is, and what its node's keeper has for its rank."""
 
     applied: int | None = None  # steps; none without a whole state
     pages: frozenset[int] = frozenset()  # steps of its own pages
@@ -130,17 +132,17 @@ class MemberPosition:
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """The step that is done next, and what everybody needs for it."""
+    """The step that is done next, and what each member needs for it."""
 
     start: int
     origin: StateOrigin
     moves: tuple[Given, ...] = ()
-    inexact: tuple[int, ...] = ()  # ranks that go on with what is not their own
+    inexact: tuple[int, ...] = ()  # ranks that continue with private state of another rank
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the choice depends on besides where members stand."""
+    """What the choice depends on besides the members' positions."""
 
     holding: Holding
     mode: RecoveryMode
@@ -150,7 +152,7 @@ class Facts:
 
 
 def elect(standings: Mapping[int, MemberPosition], facts: Facts) -> GenerationPlan | Cause:
-    """Return how the generation goes on, or why it cannot."""
+    """Return how the generation continues, or why it cannot."""
     if facts.mode is RecoveryMode.LIVE and any(one.uses_collectives for one in standings.values()):
         return Cause.PROLOGUE
     if facts.mode is RecoveryMode.LIVE and facts.holding is Holding.REPLICATED:
@@ -175,7 +177,7 @@ def sources(standings: Mapping[int, MemberPosition]) -> list[int]:
 
 
 def roll_forward(standings: Mapping[int, MemberPosition], facts: Facts) -> GenerationPlan | Cause:
-    """Bring all members to the highest applied step; what each alone knew is in its page."""
+    """Bring all members to the highest applied step; the private state of each is in its page."""
     top = sources(standings)
     start = standings[top[0]].applied if top else None
     if start is None:
@@ -206,5 +208,5 @@ def roll_back(
 
 
 def _nearest(holders: list[int], rank: int, nodes: Mapping[int, str]) -> int:
-    """Return the first who is on the same node, where memory is shared; else the first of all."""
+    """Return the first holder on the same node, where memory is shared; else the first of all."""
     return next((r for r in holders if nodes[r] == nodes[rank]), holders[0])

@@ -40,18 +40,18 @@ NO_EPOCH, NO_GENERATION, NO_STORE = 0, -1, ""  # the weaver that sends a message
 
 
 class GenerationPhase(StrEnum):
-    """What the newest generation does."""
+    """What the newest generation is doing."""
 
     TRAINING = "training"
-    GATHERING = "gathering"  # its members are on their way
-    MOVING = "moving"  # state goes to those who lack it
+    GATHERING = "gathering"  # its members join
+    MOVING = "moving"  # state is sent to members that lack it
     COMPLETE = "complete"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """What is stored before anything that follows from it is done."""
+    """What is stored before any order that follows from it is carried out."""
 
     seats: Seats
     generation: int = 0
@@ -62,21 +62,21 @@ class GenerationRecord:
     plan: GenerationPlan | None = None
     checkpoint: int | None = None
     reason: str = ""  # of the first loss of this recovery
-    is_explained: bool = True  # a collective that broke is no reason: somebody's end is
+    is_explained: bool = True  # false: a collective broke, and no death explains it yet
     tries: int = 0
     strikes: tuple[tuple[int, int, int], ...] = ()  # (rank, step, losses in a row in that step)
-    reforms: tuple[int, int] = (-1, 0)  # (step, generations that broke in it with nobody gone)
+    reforms: tuple[int, int] = (-1, 0)  # (step, generations that broke in it without a death)
     rejoins: int = 0  # generations of this recovery that broke while they met
     furthest: int = 0  # step that any member was known to have applied
     furthest_then: int = -1  # at the last restart
     stuck: int = 0  # restarts in a row that got no further
-    inexact: tuple[int, ...] = ()  # ranks that went on with what is not their own,
+    inexact: tuple[int, ...] = ()  # ranks that continued with private state of another,
     inexact_at: int = 0  # from this step on
 
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswers:
-    """What members answered in this generation and phase; a new weaver asks again."""
+    """What members answered in this generation and phase; a new weaver requests it again."""
 
     standings: Mapping[int, MemberPosition] = field(default_factory=dict)
     done: frozenset[int] = frozenset()  # have taken what they need; or, when training, started

@@ -1,9 +1,9 @@
-"""Decide how a job whose ranks die goes on with those that live, and when it cannot.
+"""Decide how a job that lost ranks continues with the survivors, and when it cannot.
 
-A loss ends the generation. The next one is formed: survivors leave the old group, newcomers come to
-their steps, a store is made. When all have arrived it is decided from which step they go on and who
-gets what from whom; when all have it, the generation is committed and trains. A loss meanwhile is
-one more generation.
+A loss ends the generation. The next one is formed: survivors leave the old group, newcomers reach
+their steps, a store is made. When all have arrived, the step is chosen from which they continue,
+and which state each member gets; when all have it, the generation is committed and trains. A loss
+meanwhile is one more generation.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -97,7 +97,7 @@ def store_made(state: State, event: StoreMade) -> Next:
 
 
 def sealed(state: State, event: Sealed) -> Next:
-    """Know the newest checkpoint: no longer one that turned out to be damaged."""
+    """Note the newest checkpoint; one that turned out to be damaged no longer is."""
     is_ours = event.generation == state.record.generation
     if not is_ours or state.record.phase is not GenerationPhase.GATHERING:
         return (state, ()) if event.newest is None else saved(state, event.newest)
@@ -109,7 +109,7 @@ def sealed(state: State, event: Sealed) -> Next:
 
 
 def saved(state: State, step: int) -> Next:
-    """Know of a newer checkpoint."""
+    """Note a newer checkpoint."""
     if state.record.checkpoint is not None and step <= state.record.checkpoint:
         return state, ()
     state = noted(state, checkpoint=step, furthest=max(state.record.furthest, step))
@@ -117,7 +117,7 @@ def saved(state: State, step: int) -> Next:
 
 
 def _plan_if_all(state: State) -> Next:
-    """Decide how the generation goes on, once all its members are here."""
+    """Decide how the generation continues, once all its members have arrived."""
     record, answers = state.record, state.answers
     is_peers = record.mode is RecoveryMode.LIVE and state.holding is Holding.REPLICATED
     if not answers.has_store or not (answers.is_sealed or is_peers):
@@ -141,9 +141,9 @@ def _plan_if_all(state: State) -> Next:
 
 
 def _doubted(state: State, plan: GenerationPlan) -> State:
-    """Remember who goes on with what is not its own, until all go back to before that.
+    """Remember which ranks continue with private state of another, until all go back behind that.
 
-    A generation that came to nothing may have left it in a page that looks like any other.
+    A generation that was never committed may have left such state in a page.
     """
     before = state.record.inexact
     if plan.origin is not StateOrigin.PEER and plan.start < state.record.inexact_at:
@@ -159,7 +159,7 @@ def absent(seats: Seats, answered: Container[int]) -> list[int]:
 
 
 def _is_repeated(state: State, start: int) -> bool:
-    """Tell whether a newcomer is for a rank that was lost too often in this step."""
+    """Return whether a newcomer is for a rank that was lost too often in this step."""
     if state.record.mode is RecoveryMode.RESTART:
         return False
     limit, new = state.limits.repeats, [s.rank for s in state.record.seats if s.is_new]
@@ -181,7 +181,7 @@ def _restored(state: State, event: MemberReport) -> Next:
 
 
 def _commit(state: State) -> Next:
-    """Let the generation act: all its members stand at the same step."""
+    """Commit the generation: all its members are at the same step."""
     record, plan = state.record, state.record.plan
     assert plan is not None, "only a generation with a plan is committed"
     seats = settled(record.seats)
@@ -221,7 +221,7 @@ def trains(
     start: int,
     limits: RecoveryLimits,
 ) -> State:
-    """Return the state of a job whose processes train already, from `start` on, and said so."""
+    """Return the state of a job whose processes report that they train, from `start` on."""
     seats = tuple(MemberSeat(who.rank, who.node, who.life) for who in sorted(lives))
     plan = GenerationPlan(start, StateOrigin.SCRATCH)
     record = GenerationRecord(
@@ -232,7 +232,7 @@ def trains(
 
 
 def is_quiet(state: State) -> bool:
-    """Tell whether nothing has to be said, and nothing happens by time alone."""
+    """Return whether nothing has to be sent, and nothing happens by time alone."""
     record, answers = state.record, state.answers
     if record.phase is not GenerationPhase.TRAINING or answers.broken:
         return record.phase in (GenerationPhase.COMPLETE, GenerationPhase.FAILED)
@@ -240,12 +240,12 @@ def is_quiet(state: State) -> bool:
 
 
 def restore(state: State, record: GenerationRecord, now: float) -> State:
-    """Return the state with which a weaver begins that finds this record; it asks all again."""
+    """Return the state with which a weaver starts from a stored record, without any answers."""
     return State(state.holding, state.room, record, state.limits, now=now)
 
 
 def step(state: State, event: Event) -> Next:
-    """Take in one event; return the new state and what to do, in order."""
+    """Handle one event; return the new state and what to do, in order."""
     if state.record.phase in (GenerationPhase.COMPLETE, GenerationPhase.FAILED):
         return _after_the_end(state, event)
     match event:
@@ -317,13 +317,13 @@ def _store_lost(state: State, event: StoreLost) -> Next:
 
 
 def _tick(state: State, now: float) -> Next:
-    """Say again what had no answer; move on when a limit has passed."""
-    looked = min(max(0.0, now - state.now), state.limits.longest_look)
+    """Send again what had no answer; restart when a limit has passed."""
+    passed = min(max(0.0, now - state.now), state.limits.longest_tick)
     answers = state.answers
     if answers.broken and now - answers.broken_at >= patience(state):
         return reform(replace(state, now=now), collective_reason(min(answers.broken)))
     if state.record.phase is not GenerationPhase.TRAINING:
-        answers = replace(answers, waited=answers.waited + looked)
+        answers = replace(answers, waited=answers.waited + passed)
         if cause := election.overdue(state.record.mode, answers.waited, state.limits):
             return restart(replace(state, now=now, answers=answers), cause)
     if now - answers.sent_at < state.limits.resend:

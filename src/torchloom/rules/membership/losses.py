@@ -1,7 +1,7 @@
-"""Decide what follows when members of a generation are lost, or cannot go on with each other.
+"""Decide what follows when members of a generation are lost, or cannot continue together.
 
-The next generation is formed with those that live; where that cannot be, all processes start
-again; where that gets nowhere, the job has failed.
+The next generation is formed with the survivors. Where that is not possible, all processes restart;
+where restarts make no progress, the job has failed.
 """
 
 from dataclasses import replace
@@ -86,7 +86,7 @@ def _lose_seats(state: State, seats: list[MemberSeat], reason: str) -> Next:
 
 
 def registered(state: State, event: Registered) -> Next:
-    """Have the node end what has no seat any more, and take in whom it has room for.
+    """Have the node end processes without a seat, and start those that it has room for.
 
     A new keeper has none of the processes that the one before had.
     """
@@ -107,7 +107,7 @@ def registered(state: State, event: Registered) -> Next:
 
 
 def given_up(state: State, event: GivenUp) -> Next:
-    """End a process that is beyond help; the others need not wait until it has ended."""
+    """End a process that cannot be helped; the others need not wait until it has ended."""
     seat = seat_of(state.record.seats, event.who)
     if seat is None or not seat.is_up:
         return state, ()
@@ -136,7 +136,7 @@ def broke(state: State, event: MemberReport, message: Broke) -> Next:
 
 
 def _is_programs_own(record: GenerationRecord, limits: RecoveryLimits) -> bool:
-    """Tell whether the same step broke often enough with nobody gone."""
+    """Return whether the same step broke often enough without a death."""
     if record.phase is not GenerationPhase.TRAINING or any(seat.has_left for seat in record.seats):
         return False
     step, times = record.reforms
@@ -144,7 +144,7 @@ def _is_programs_own(record: GenerationRecord, limits: RecoveryLimits) -> bool:
 
 
 def reform(state: State, reason: str) -> Next:
-    """Form the next generation of the same members: nobody has died, but they cannot go on."""
+    """Form the next generation of the same members: none has died, but they cannot continue."""
     record = state.record
     if record.phase is GenerationPhase.TRAINING:
         step, times = record.reforms
@@ -163,13 +163,13 @@ def patience(state: State) -> float:
 
 
 def lose(state: State, reason: str, is_try: bool = False, is_death: bool = True) -> Next:
-    """End the generation, and form the next one as well as those that are left can."""
+    """End the generation, and form the next one with the survivors, or restart."""
     record = state.record
     is_first = record.phase is GenerationPhase.TRAINING
     mode = RecoveryMode.LIVE if is_first else record.mode
     state = noted(state, mode=mode, tries=0 if is_first else record.tries + is_try)
-    before_the_first_look = -state.limits.longest_look
-    waited = before_the_first_look if is_first else state.answers.waited
+    before_the_first_tick = -state.limits.longest_tick
+    waited = before_the_first_tick if is_first else state.answers.waited
     state = replace(state, answers=MemberAnswers(waited=waited))
     if is_first or (is_death and not record.is_explained):
         state = noted(state, reason=reason, is_explained=is_death)
@@ -184,14 +184,14 @@ def lose(state: State, reason: str, is_try: bool = False, is_death: bool = True)
 
 
 def why_not_live(seats: Seats) -> Cause | None:
-    """Return why those that are left cannot go on with newcomers; nothing if they can."""
+    """Return why the survivors cannot continue with newcomers; None if they can."""
     if any(seat.has_left for seat in seats):
         return Cause.LEFT
     return None if survivors(seats) else Cause.NO_SURVIVOR
 
 
 def restart(state: State, cause: Cause) -> Next:
-    """End all processes and start new ones, unless restarts have got nowhere."""
+    """End all processes and start new ones, unless restarts have made no progress."""
     record = state.record
     stuck = 0 if record.furthest > record.furthest_then else record.stuck + 1
     state = noted(state, stuck=stuck, furthest_then=record.furthest)
@@ -223,7 +223,7 @@ def _next_generation(state: State) -> State:
 
 
 def _replace_gone(state: State) -> Next:
-    """Start new processes for those that this generation has been waiting for."""
+    """Start new processes in place of those whose end this generation has waited for."""
     if state.record.phase is GenerationPhase.TRAINING:
         return state, (StoreGeneration(state.record),)
     seats = seat_newcomers(state.record.seats, state.room, state.record.lost)

@@ -1,4 +1,4 @@
-"""Keep who has which seat in a job: the node and the process of every rank, and who is lost."""
+"""The seats of a job: the node and the process of every rank, and which of them are lost."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, order=True)
 class MemberProcess:
-    """One process: a rank, the how manieth life of it, the node where it runs."""
+    """One process of a rank: its number among them, from 1, and the node where it runs."""
 
     rank: int
     life: int
@@ -31,7 +31,7 @@ class MemberSeat:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether its process counts: it runs, or is ordered, and shall go on."""
+        """Return whether its process counts: it runs, or is ordered, and is to continue."""
         return not (self.is_gone or self.is_ending)
 
 
@@ -39,7 +39,7 @@ Seats = tuple[MemberSeat, ...]  # by rank
 
 
 def seat_of(seats: Seats, who: MemberProcess) -> MemberSeat | None:
-    """Return the seat that this very process has; none if it was replaced, or never had one."""
+    """Return the seat of a process; None if it was replaced, or never had one."""
     if not 0 <= who.rank < len(seats):
         return None
     seat = seats[who.rank]
@@ -63,12 +63,12 @@ def settled(seats: Seats) -> Seats:
 
 
 def survivors(seats: Seats) -> list[MemberSeat]:
-    """Return the seats whose processes have trained and can go on."""
+    """Return the seats whose processes have trained and can continue."""
     return [seat for seat in seats if seat.is_up and not seat.is_new]
 
 
 def seat_newcomers(seats: Seats, room: Mapping[str, int], lost: Iterable[str]) -> Seats:
-    """Give every seat whose process is gone a new one: where it was, or where there is room."""
+    """Give every seat whose process has ended a new one: where it was, or where there is room."""
     gone_nodes = frozenset(lost)
     taken = {node: 0 for node in sorted(room) if node not in gone_nodes}
     for seat in seats:

@@ -55,7 +55,7 @@ def of_event(row: EventRow) -> StreamPayload:
         reason = row.reason or (row.kind if row.kind in _BEGINNINGS else "")
         body = _state(str(after), reason, row.seq, row.time, row.job)
         return StreamPayload(row.job, "state", -1, row.time, body, move)
-    shape = views.happening_shape(row)
+    shape = views.event_shape(row)
     body = {"type": "event", **shape, "rank": _rank(row.rank)}
     return StreamPayload(row.job, "event", row.rank, row.time, body, move)
 
@@ -68,7 +68,7 @@ def of_job(job: JobRow, seq: int, now: float) -> StreamPayload:
 
 def of_rank_event(row: RankEventRow) -> StreamPayload:
     """Return an event that a rank or an agent reported."""
-    shape = views.told_shape(row)
+    shape = views.rank_event_shape(row)
     body = {"type": "event", "seq": row.id, **shape, "rank": _rank(row.rank)}
     return StreamPayload(row.job, "event", row.rank, row.time, body, {"reported": row.id})
 

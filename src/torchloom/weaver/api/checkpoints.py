@@ -24,15 +24,15 @@ _GOING = (CheckpointPhase.COMMITTED, CheckpointPhase.DAMAGED, CheckpointPhase.RE
 
 
 class CheckpointNeeded(UserError):
-    """The job has nothing else to go on from, or is at this one."""
+    """The job has no other checkpoint to resume from, or resumed from this one."""
 
     code = "checkpoint_needed"
 
     def __init__(self, job: JobRow, step: int) -> None:
         self.field = "step"
-        self.remedy = "say --force if it is to go all the same"
+        self.remedy = "use --force to remove it all the same"
         super().__init__(
-            f"the checkpoint of step {step} is the newest of job {job.id}, or what it goes on from;"
+            f"the checkpoint of step {step} is the newest of {job.id}, or the one it resumed from;"
             f" {self.remedy}"
         )
 
@@ -44,13 +44,13 @@ class CheckpointApi:
         self._weaver = weaver
 
     async def checkpoints(self, asked: CheckpointsRequest) -> list[dict[str, Any]]:
-        """The checkpoints of a job, newest first, and those that came to nothing."""
+        """Return the checkpoints of a job, newest first, also those that failed."""
         job = job_named(self._weaver.jobs, asked.job)
         rows = self._weaver.checkpoint_rows.of(job.id)
         return [views.checkpoint_shape(row) for row in rows[: asked.limit]]
 
     async def checkpoint_remove(self, asked: RemoveCheckpointRequest) -> dict[str, Any]:
-        """Have the checkpoint of a step go; one that the job needs only by force."""
+        """Remove the checkpoint of a step; one that the job needs only by force."""
         job = job_named(self._weaver.jobs, asked.job)
         row = self._meant(job, asked.step)
         if row.state != CheckpointPhase.REMOVING:
@@ -64,7 +64,7 @@ class CheckpointApi:
         return views.checkpoint_shape(await self._weaver.checkpoint_rows.gone(row, asked.wait))
 
     async def checkpoint_verified(self, asked: CheckpointVerifiedRequest) -> dict[str, Any]:
-        """Take in that all of a checkpoint was read: it is whole, or this file of it is not."""
+        """Store that a checkpoint was verified: it is intact, or a file of it is damaged."""
         job = job_named(self._weaver.jobs, asked.job)
         key = (asked.step, asked.generation, asked.attempt)
         row = next(

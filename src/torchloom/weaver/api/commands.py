@@ -1,4 +1,4 @@
-"""Answers at the door that change something: a command with an author, or a device's event."""
+"""Requests that change something: commands to the ranks of a job, and reports on devices."""
 
 import asyncio
 import time
@@ -39,12 +39,12 @@ from torchloom.weaver.jobs.registry import REPLICA_OF, SAVING, is_over, is_relea
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
-_YOUNG = 3.0  # seconds in which the first step of a life may not be over
-_LOOK = 0.05  # seconds between two looks at the knobs of a job that begins
+_YOUNG = 3.0  # seconds in which the first step of a process may not be over
+_LOOK = 0.05  # seconds between two checks for the knobs of a job that starts
 
 
 class CommandApi:
-    """Turn what is asked for into commands, and wait for what becomes of them."""
+    """Turns requests into commands, and waits for their outcomes."""
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
@@ -59,9 +59,9 @@ class CommandApi:
         return job
 
     async def again(self, asked: JobCommandRequest) -> dict[str, Any] | None:
-        """Return what became of a command of this id that was asked for before; else nothing.
+        """Return the outcome of an earlier command with the same id; none if there is none.
 
-        Its job may have ended meanwhile, and what it asked for may be refused by now.
+        Its job may have ended since, and its request may be refused by now.
         """
         name, meant = asked.id, asked.job
         job = self._weaver.jobs.get(self._weaver.command_rows.job_of(name) or "") if name else None
@@ -73,7 +73,7 @@ class CommandApi:
         return self._answer(asked, job, entry)
 
     async def set(self, asked: SetRequest) -> dict[str, Any]:
-        """Change knobs, all in one step; with a guard the change is taken back if it fires."""
+        """Change knobs, all in one step; a guard that fires undoes the change."""
         if done := await self.again(asked):
             return done
         job, values = await self._settable(asked)
@@ -85,7 +85,7 @@ class CommandApi:
         return await self.command(asked, job, CommandKind.KNOB, payload)
 
     async def _settable(self, asked: SetRequest) -> tuple[JobRow, dict[str, Any]]:
-        """Return the values as the job's knobs take them; one that just begins has none yet."""
+        """Return the values as the job's knobs take them; wait for the knobs of one that starts."""
         deadline = time.monotonic() + asked.wait
         while True:
             job = self.living(asked)
@@ -101,7 +101,7 @@ class CommandApi:
             await asyncio.sleep(_LOOK)
 
     def _is_beginning(self, ranks: list[RankProcessRow]) -> bool:
-        """Tell whether ranks have yet to take their first step, in which their knobs are found."""
+        """Tell whether ranks are before their first step, in which their knobs are found."""
         return not ranks or any(self._is_before_its_first_step(rank) for rank in ranks)
 
     def _is_before_its_first_step(self, rank: RankProcessRow) -> bool:
@@ -111,7 +111,7 @@ class CommandApi:
         return progress.step < 1
 
     async def undo(self, asked: UndoRequest) -> dict[str, Any]:
-        """Take back a change of knobs: the one that is named, or the last that is in force."""
+        """Undo a change of knobs: the one that is named, or the last one in force."""
         if done := await self.again(asked):
             return done
         job = self.living(asked)
@@ -134,11 +134,11 @@ class CommandApi:
         return await self._once(asked, kind)
 
     async def _once(self, asked: JobCommandRequest, kind: CommandKind) -> dict[str, Any]:
-        """Have ranks do something, unless this very command was asked for before."""
+        """Send a command, unless it was sent before."""
         return await self.again(asked) or await self.command(asked, self.living(asked), kind)
 
     async def checkpoint(self, asked: JobCommandRequest) -> dict[str, Any]:
-        """Have a checkpoint made; what is said is whether it is committed, or how it stands."""
+        """Have a checkpoint made; wait until it is committed."""
         began = time.monotonic()
         answer = await self._once(asked, CommandKind.CHECKPOINT)
         step, generation = answer["effective_step"], answer["generation"]
@@ -149,20 +149,20 @@ class CommandApi:
             or answer["state"] != Status.APPLIED
             or SAVING not in known.facts
         ):
-            return {**answer, "checkpoint": None}  # a program that saves by itself tells us nothing
+            return {**answer, "checkpoint": None}  # a program that saves by itself reports nothing
         left = asked.wait - (time.monotonic() - began)
         row = await self._weaver.checkpoint_rows.settled(known.id, step, generation, max(0.0, left))
         return {**answer, "checkpoint": views.checkpoint_shape(row) if row else None}
 
     async def digest(self, asked: DigestRequest) -> dict[str, Any]:
-        """Have the ranks begin a step digest log of this name; without a name, end it."""
+        """Have the ranks start a step digest log of this name; without a name, end it."""
         log = asked.log
         if log and not (ID.fullmatch(log) and log[0].isalnum()):
             raise BadRequest(f"{log!r} is no name of a log: letters, digits, _ . - only")
         return await self.command(asked, self.living(asked), CommandKind.DIGEST, {"log": log})
 
     async def device_event(self, asked: DeviceEventRequest) -> dict[str, Any]:
-        """Take in what somebody says of a device; only `new` makes one known that is not."""
+        """Store a report on a device; an unknown device is added only with `new`."""
         device, state = asked.device, _state(asked.state)
         if not asked.new:
             device = self._device(device)
@@ -173,7 +173,7 @@ class CommandApi:
         return views.device_shape(found, self._weaver.devices.processes(device))
 
     async def device_outlook(self, asked: DeviceImpactRequest) -> dict[str, Any]:
-        """What would become of jobs if devices were as somebody is about to say; nothing is."""
+        """Return the impact on jobs that a state of devices would have; nothing is changed."""
         state = _state(asked.state)
         names = sorted(self._device(name) for name in set(asked.devices or ()))
         found = [self._weaver.devices.get(name) for name in names]
@@ -185,7 +185,7 @@ class CommandApi:
         }
 
     def _device(self, name: str) -> str:
-        """Return the device that is meant, by its uuid or the beginning of it."""
+        """Return the device with this uuid, or with one that begins so."""
         known = [device.uuid for device in self._weaver.devices.all()]
         found = [name] if name in known else [uuid for uuid in known if uuid.startswith(name)]
         if len(found) > 1:
@@ -233,7 +233,7 @@ class CommandApi:
         return self._answer(asked, job, entry)
 
     def _has_boundary(self, job: JobRow) -> bool:
-        """Tell whether a rank of a job has come to where commands act."""
+        """Tell whether a rank of a job has reached a step boundary."""
         return any(rank.boundary != "none" for rank in self._weaver.roster.ranks(job.id))
 
     def _no_boundary(self, job: JobRow, waited: float) -> NoBoundary:
@@ -257,7 +257,7 @@ class CommandApi:
             raise OtherReplicas(job, str(project), others)
 
     def name(self, asked: JobCommandRequest, job: JobRow) -> str:
-        """Return the id of a command: the one that was given, if it can be, or a new one."""
+        """Return the id of a command: the given one, if it is valid, or a new one."""
         name = asked.id
         if not name:
             return uuid.uuid4().hex[:16]
@@ -280,13 +280,13 @@ class CommandApi:
 
 
 def _are_young(ranks: list[RankProcessRow]) -> bool:
-    """Tell whether a rank has lived so short that its first step may still read its config."""
+    """Tell whether a rank registered so recently that its first step may still run."""
     return any(abs(time.time() - rank.registered_at) < _YOUNG for rank in ranks)
 
 
-def _state(said: str) -> DeviceState:
+def _state(name: str) -> DeviceState:
     try:
-        return DeviceState(said)
+        return DeviceState(name)
     except ValueError:
         known = ", ".join(DeviceState)
-        raise BadRequest(f"a device is {known}, not {said!r}") from None
+        raise BadRequest(f"a device is {known}, not {name!r}") from None

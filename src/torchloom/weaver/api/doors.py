@@ -1,4 +1,4 @@
-"""The local door: a unix socket for this user, JSON in frames, an answer a question or a stream."""
+"""The two doors of a weaver: a unix socket for this user, and the bus. Both speak JSON."""
 
 import asyncio
 import contextlib
@@ -18,33 +18,35 @@ from torchloom.weaver.api.router import VERSION, Router, checked
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateLost
 
-_LONGEST = 1 << 22  # bytes of a question
-_AT_ONCE = 1000  # events that a watcher is sent at a time
+_LONGEST = 1 << 22  # bytes of a request
+_AT_ONCE = 1000  # events that are read for a watcher at a time
 
 
 class BusDoor:
-    """Answers whoever has the credentials for it; each question is a task of its own."""
+    """Answers requests on the bus; each is a task of its own."""
 
-    def __init__(self, answering: Router, bus: Bus) -> None:
-        self._answering = answering
+    def __init__(self, router: Router, bus: Bus) -> None:
+        self._router = router
         self._bus = bus
         self._subscriptions: list[Subscription] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Begin to hear questions."""
-        for name in self._answering.on_the_bus:
-            self._subscriptions.append(await self._bus.subscribe(subjects.door(name), self._hear))
+        """Subscribe to the requests that the bus may carry."""
+        for name in self._router.on_the_bus:
+            self._subscriptions.append(
+                await self._bus.subscribe(subjects.door(name), self._received)
+            )
 
     async def close(self) -> None:
-        """Hear no more, and leave what is not answered yet."""
-        for heard in self._subscriptions:
-            await heard.end()
+        """Unsubscribe, and drop requests without a reply."""
+        for subscription in self._subscriptions:
+            await subscription.end()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _hear(self, subject: str, data: bytes, reply: str) -> None:
+    async def _received(self, subject: str, data: bytes, reply: str) -> None:
         if reply:
             task = asyncio.create_task(self._answer(subject.rpartition(".")[2], data, reply))
             self._tasks.add(task)
@@ -52,17 +54,17 @@ class BusDoor:
 
     async def _answer(self, name: str, data: bytes, reply: str) -> None:
         with contextlib.suppress(BusLost, StateLost):
-            said = await self._answering.answer(_question(name, data))
+            answer = await self._router.answer(_request(name, data))
             try:
-                await self._bus.publish(reply, json.dumps(said).encode())
+                await self._bus.publish(reply, json.dumps(answer).encode())
             except TooLong:
                 words = "the answer is too long for the bus; ask for less, with `limit`"
                 shorter = {"error": words, "code": "too_long", "exit_code": 1}
                 await self._bus.publish(reply, json.dumps(shorter).encode())
 
 
-def _question(name: str, data: bytes) -> Any:
-    """Return the question that a subject and its data are; no data are no facts."""
+def _request(name: str, data: bytes) -> Any:
+    """Return the request of a subject and its data; empty data are no fields."""
     try:
         facts = json.loads(data or b"{}")
     except (ValueError, RecursionError):
@@ -71,10 +73,10 @@ def _question(name: str, data: bytes) -> Any:
 
 
 class Door:
-    """Takes calls of this user at a path."""
+    """Answers requests of this user on a unix socket, and streams events."""
 
-    def __init__(self, answering: Router, journal: Journal, path: Path) -> None:
-        self._answering = answering
+    def __init__(self, router: Router, journal: Journal, path: Path) -> None:
+        self._router = router
         self._journal = journal
         self._path = path
         self._own = 0
@@ -82,13 +84,13 @@ class Door:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Begin to take calls; a socket that a dead weaver left is replaced."""
+        """Accept connections; the socket of a dead weaver is replaced."""
         listener = sockets.listen(self._path)
         self._own = self._path.stat().st_ino
         self._server = await asyncio.start_unix_server(self._called, sock=listener)
 
     async def close(self) -> None:
-        """Take no more calls and hang up; a later weaver's door is left alone."""
+        """Close all connections; the socket of a later weaver is left alone."""
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._own:
                 self._path.unlink()
@@ -105,12 +107,12 @@ class Door:
         call.add_done_callback(self._calls.discard)
         try:
             if same_user(writer.get_extra_info("socket")):
-                while (asked := await _hear(reader)) is not None:
+                while (asked := await _receive(reader)) is not None:
                     await self._serve(asked, reader, writer)
         except (ConnectionError, BadRequest, StateLost):
-            pass  # it hung up, or speaks no language of ours; or we are about to end
+            pass  # the client has disconnected, or sends no JSON; or the weaver ends
         except asyncio.CancelledError:
-            pass  # we leave
+            pass  # the door closes
         finally:
             writer.close()
 
@@ -118,13 +120,13 @@ class Door:
         self, asked: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if not isinstance(asked, dict) or asked.get("ask") != "watch":
-            await _say(writer, await self._answering.answer(asked))
+            await _send(writer, await self._router.answer(asked))
             return
         try:
             request = EventsRequest.read(checked(asked))
-            job = self._answering.queries.meant(request)
+            job = self._router.queries.job_of(request)
         except LoomError as error:
-            await _say(writer, refusal(error))
+            await _send(writer, refusal(error))
             return
         await self._watch(job, request, reader, writer)
 
@@ -135,41 +137,41 @@ class Door:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Send what happens from now on, or from a cursor on, until the caller hangs up."""
-        queries, watch = self._answering.queries, self._journal.watch()
+        """Send events from now, or from a cursor, until the client disconnects."""
+        queries, watch = self._router.queries, self._journal.watch()
         after = asked.after or queries.news(None, {}, 1)["next"]
-        hung_up = asyncio.ensure_future(reader.read(1))
+        closed = asyncio.ensure_future(reader.read(1))
         try:
-            while not hung_up.done():
+            while not closed.done():
                 found = await queries.aside(job, after, _AT_ONCE)
                 for item in found["items"]:
                     after = _moved(after, item)
-                    await _say(writer, {"event": item, "next": after})
+                    await _send(writer, {"event": item, "next": after})
                 if not found["items"]:
-                    await _either(watch.news(), hung_up)
-            raise ConnectionError("the watcher hung up")
+                    await _either(watch.news(), closed)
+            raise ConnectionError("the watcher disconnected")
         finally:
             watch.close()
-            hung_up.cancel()
+            closed.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
-                await hung_up
+                await closed
 
 
 def _moved(after: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cursor behind an item."""
+    """Return the cursor after an item."""
     is_ours = item["from"] == "weaver"
     return {**after, "weaver" if is_ours else "ranks": item["seq" if is_ours else "id"]}
 
 
-async def _either(news: Any, hung_up: asyncio.Future[bytes]) -> None:
+async def _either(news: Any, closed: asyncio.Future[bytes]) -> None:
     waiting = asyncio.ensure_future(news)
     try:
-        await asyncio.wait((waiting, hung_up), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((waiting, closed), return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
 
 
-async def _hear(reader: asyncio.StreamReader) -> Any:
+async def _receive(reader: asyncio.StreamReader) -> Any:
     try:
         length, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
         if length > _LONGEST:
@@ -181,7 +183,7 @@ async def _hear(reader: asyncio.StreamReader) -> Any:
         raise BadRequest("this is no JSON") from error
 
 
-async def _say(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+async def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
     text = json.dumps(message).encode()
     writer.write(HEADER.pack(len(text), 0) + text)
     await writer.drain()

@@ -1,4 +1,4 @@
-"""Answers at the door that only look."""
+"""Requests that only read."""
 
 import asyncio
 import os
@@ -36,25 +36,25 @@ from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.snapshot import RecordsLost
 from torchloom.weaver.views import events_since
 
-_MOST_EVENTS = 1000  # events of a job that are looked through
+_MOST_EVENTS = 1000  # events of a job that are searched
 _NO_METRICS = "its metrics are not stored now, see `loom doctor`"
 _LOOK = 0.05  # seconds between two checks for a job's first knobs
 
 
 class StackApi:
-    """Look closely at a job."""
+    """Stacks of the ranks of a job."""
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
 
     async def stacks(self, asked: JobRequest) -> dict[str, Any]:
-        """Stacks of every rank and the verdict on them, by role; fresh ones while the job runs."""
+        """Return the stacks of every rank and the verdict, by role; taken now if the job runs."""
         job = job_named(self._weaver.jobs, asked.job)
         if is_over(job):
             return await self._kept(job)
         ranks = self._weaver.roster.ranks(job.id)
         roles = sorted({rank.role for rank in ranks if rank.state == "up"})
-        found = await asyncio.gather(*(self._weaver.hangs.look((job.id, role)) for role in roles))
+        found = await asyncio.gather(*(self._weaver.hangs.sample((job.id, role)) for role in roles))
         return {
             "job": job.id,
             "taken": "now",
@@ -63,7 +63,7 @@ class StackApi:
         }
 
     async def _kept(self, job: JobRow) -> dict[str, Any]:
-        """Return the last verdict on each role, with the stacks that it rested on."""
+        """Return the last verdict on each role, with its stacks."""
         state = self._weaver.store.state
         events = await self._weaver.aside(state.last_happened, job.id, _MOST_EVENTS)
         last = {event.facts["role"]: event for event in events if event.kind == "verdict"}
@@ -80,13 +80,13 @@ def _role(event: EventRow) -> dict[str, Any]:
 
 
 class RunApi:
-    """Look at runs, beside the loop."""
+    """Runs, their differences and their curves; read in threads."""
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
 
     async def experiments(self, asked: RunsRequest) -> dict[str, Any]:
-        """A page of runs, newest first."""
+        """Return a page of runs, newest first."""
         search = runs.RunSearch(
             text=asked.text,
             owner=asked.owner,
@@ -101,18 +101,18 @@ class RunApi:
         return await self._weaver.aside(runs.listed, store, search, asked.limit, asked.cursor)
 
     async def experiment(self, asked: RunRequest) -> dict[str, Any]:
-        """One run, whole."""
+        """Return all that is known of a run."""
         return await self._weaver.aside(runs.shown, self._weaver.store, self._run(asked.run))
 
     async def compare(self, asked: CompareRunsRequest) -> dict[str, Any]:
-        """How runs differ, in the order in which they are named."""
+        """Return how runs differ, in the order of the request."""
         if asked.runs is None:
             raise BadRequest("runs must be a list of names")
         found = [self._run(name) for name in asked.runs[: comparison.MOST + 1]]
         return await self._weaver.aside(comparison.compared, self._weaver.store, found)
 
     async def curves(self, asked: CurvesRequest) -> dict[str, Any]:
-        """Whole curves in few buckets: of the metrics named or all, of the lowest rank or all."""
+        """Return whole curves in few buckets: of some or all metrics, of the lowest rank or all."""
         job, buckets = job_named(self._weaver.jobs, asked.job), max(1, asked.buckets)
         records, whole = self._weaver.store.records, asked.all_ranks
         found = await self._weaver.aside(_curves, records, job.id, asked.names, whole, buckets)
@@ -141,7 +141,7 @@ def _plain(curve: curves.Curve) -> dict[str, Any]:
 
 
 class QueryApi:
-    """Look at what the weaver knows; long reads are done beside the loop."""
+    """Jobs, ranks, devices, commands, metrics and events; long reads are done in threads."""
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
@@ -170,17 +170,17 @@ class QueryApi:
         return dict(self._weaver.health.problems)
 
     async def jobs(self, asked: JobsRequest) -> list[dict[str, Any]]:
-        """Jobs, newest first."""
+        """Return jobs, newest first."""
         jobs = self._weaver.jobs.active() if asked.active else self._weaver.jobs.all()
         if asked.ids is not None:
             wanted = frozenset(asked.ids)
             jobs = [job for job in jobs if job.id in wanted]
-        if asked.strangers:  # those of which there is no run of ours
+        if asked.strangers:  # those that this plane has no run of
             jobs = [job for job in jobs if job.account or not is_launched(job) or not has_run(job)]
         return [self._job(job) for job in jobs[: asked.limit]]
 
     async def job(self, asked: JobRequest) -> dict[str, Any]:
-        """One job with its ranks."""
+        """Return a job with its ranks."""
         job = job_named(self._weaver.jobs, asked.job)
         run = self._weaver.store.state.one(RunRow, id=job.run_id)
         config = run.config if run else {}
@@ -194,7 +194,7 @@ class QueryApi:
         return self._ranks(job_named(self._weaver.jobs, asked.job))
 
     async def knobs(self, asked: KnobsRequest) -> list[dict[str, Any]]:
-        """The knobs of a job, each with the value that is in force; `wait` is for the first."""
+        """Return the knobs of a job with their current values."""
         deadline = time.monotonic() + asked.wait
         while True:
             job = job_named(self._weaver.jobs, asked.job)
@@ -215,7 +215,7 @@ class QueryApi:
             return []
 
     async def metrics(self, asked: MetricsRequest) -> dict[str, Any]:
-        """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""
+        """Return the newest `limit` points of each curve; without a metric or rank, of all."""
         job = job_named(self._weaver.jobs, asked.job)
         which = (job.id, asked.metric or None, asked.rank, asked.after, asked.limit)
         records = self._weaver.store.records
@@ -224,33 +224,33 @@ class QueryApi:
         return {"job": job.id, "names": names, "series": views.series_shape(points)}
 
     async def events(self, asked: EventsRequest) -> dict[str, Any]:
-        """What happened and what was told, by time; `next` is where to read on from."""
-        job = self.meant(asked)
+        """Return events of the weaver and of ranks, by time; `next` is the cursor after them."""
+        job = self.job_of(asked)
         found = await self.aside(job, asked.after, asked.limit)
         return {**found, "items": sorted(found["items"], key=lambda item: item["time"])}
 
-    def meant(self, asked: EventsRequest) -> str | None:
-        """Return which job's events are asked for; nothing for those of all."""
+    def job_of(self, asked: EventsRequest) -> str | None:
+        """Return the job whose events are requested; none for those of all jobs."""
         return job_named(self._weaver.jobs, asked.job).id if asked.job else None
 
     async def aside(self, job: str | None, after: Mapping[str, Any], limit: int) -> dict[str, Any]:
-        """Return `news`, read in another thread."""
+        """Return `news`, read in a thread."""
         return await self._weaver.aside(self.news, job, after, limit)
 
     def news(self, job: str | None, after: Mapping[str, Any], limit: int) -> dict[str, Any]:
-        """Return what is new since `after`, or the newest of all."""
+        """Return the events after a cursor, or the newest ones."""
         place = (_cursor(after, "weaver"), _cursor(after, "ranks")) if after else None
-        items, (happened, told) = events_since(self._weaver.store, job, place, limit)
-        return {"items": items, "next": {"weaver": happened, "ranks": told}}
+        items, (happened, reported) = events_since(self._weaver.store, job, place, limit)
+        return {"items": items, "next": {"weaver": happened, "ranks": reported}}
 
     async def devices(self, asked: WeaverRequest) -> dict[str, Any]:
-        """Every device, and who uses it."""
+        """Return every device with the ranks that use it."""
         devices = self._weaver.devices
         items = [views.device_shape(each, devices.processes(each.uuid)) for each in devices.all()]
         return {"version": devices.map.version, "devices": items}
 
     async def audit(self, asked: JobRequest) -> list[dict[str, Any]]:
-        """Every command of a job, in order, with what each rank said."""
+        """Return every command of a job, in order, with the answer of each rank."""
         job = job_named(self._weaver.jobs, asked.job)
         rows = self._weaver.command_rows.audit(job.id)
         acks = self._weaver.command_rows.acks(row.id for row in rows)
@@ -261,18 +261,18 @@ class QueryApi:
         ]
 
     def shape(self, job: JobRow) -> dict[str, Any]:
-        """Return a job as every door shows it."""
+        """Return a job as clients see it."""
         return self._job(job)
 
     def _job(self, job: JobRow) -> dict[str, Any]:
-        told = job.facts.get(WORLD_SIZE)
+        size = job.facts.get(WORLD_SIZE)
         if job.state == JobState.QUEUED:
-            why = self._weaver.coordinator.turns.why().get(job.id, job.reason)
-            return {**views.job_shape(job, None, told), "reason": why}
+            why = self._weaver.coordinator.queue.why().get(job.id, job.reason)
+            return {**views.job_shape(job, None, size), "reason": why}
         if is_over(job) or is_released(job):
-            return views.job_shape(job, job.step, told)
+            return views.job_shape(job, job.step, size)
         ranks = len(self._weaver.roster.ranks(job.id))
-        shape = views.job_shape(job, self._step(job.id), ranks or told)
+        shape = views.job_shape(job, self._step(job.id), ranks or size)
         if "records" in self._weaver.health.problems:
             shape["warning"] = "; ".join(filter(None, (shape["warning"], _NO_METRICS)))
         return shape

@@ -1,4 +1,4 @@
-"""Answers at the door about the queue: submit, cancel, who waits and why, who may have how much."""
+"""Requests about the queue: submit, cancel, list, quotas, and the nodes of the cluster."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -35,13 +35,13 @@ from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 _LONGEST_KEY = 200
 _MOST_WORKERS = 1 << 31
-_COMMON = ("owner", "author", "cwd", "python", "shell")  # what a batch may say once for its jobs
-MOST_CANCELLED = 5000  # jobs that one question ends
+_COMMON = ("owner", "author", "cwd", "python", "shell")  # defaults of a batch for its items
+MOST_CANCELLED = 5000  # jobs that one request cancels
 ACTIVE = frozenset(str(state) for state in JobState if not state.is_final)
 
 
 class BadSpec(UserError):
-    """A job that cannot be what it is; `field` says where, `remedy` what to do."""
+    """A job spec is invalid; `field` is where, `remedy` what to do."""
 
     code = "bad_spec"
 
@@ -52,26 +52,26 @@ class BadSpec(UserError):
 
 
 class QueueApi:
-    """What the coordinator can be asked."""
+    """Submits and cancels jobs, and shows the queue and the cluster."""
 
-    def __init__(self, weaver: Weaver, looking: QueryApi) -> None:
+    def __init__(self, weaver: Weaver, queries: QueryApi) -> None:
         self._jobs = weaver.jobs
         self._roster = weaver.roster
         self._heartbeats = weaver.heartbeats
         self._coordinator = weaver.coordinator
-        self._turns = weaver.coordinator.turns
-        self._looking = looking
-        self._people = weaver.users
+        self._queue = weaver.coordinator.queue
+        self._queries = queries
+        self._users = weaver.users
 
     async def submit(self, asked: SubmitRequest) -> dict[str, Any]:
-        """Store a job that is to run when it is its turn."""
+        """Store a job in the queue."""
         wanted = self._wanted(asked)
         return _submitted(wanted, *await self._coordinator.submit(wanted))
 
     async def submit_many(self, asked: SubmitManyRequest) -> list[dict[str, Any]]:
-        """Store jobs in one transaction; what became of each, in their order.
+        """Store jobs in one transaction; return the outcome of each, in their order.
 
-        An item has what `submit` takes; what it leaves out is taken from the question.
+        An item has the fields of `submit`; some have defaults in the request.
         """
         batch = [self._item(asked, item) for item in _items(asked.items)]
         good = [wanted for wanted in batch if isinstance(wanted, SubmissionRequest)]
@@ -82,12 +82,12 @@ class QueueApi:
         ]
 
     def _wanted(self, asked: SubmitRequest) -> SubmissionRequest:
-        """Return the job that is asked for: of a person, as the account that person has."""
-        account = self._people.account(asked.user) if asked.user else ""
+        """Return the job to submit, with the account of its user."""
+        account = self._users.account(asked.user) if asked.user else ""
         return replace(_wanted(asked), account=account)
 
     def _item(self, asked: SubmitManyRequest, item: object) -> SubmissionRequest | UserError:
-        """Return one job of a batch, or why it is none."""
+        """Return one job of a batch, or why it is refused."""
         if not isinstance(item, dict):
             return BadSpec("", "an item must be an object with a `spec`")
         try:
@@ -97,35 +97,35 @@ class QueueApi:
             return error
 
     async def cancel(self, asked: CancelJobRequest) -> dict[str, Any]:
-        """End a job: one that waits leaves the queue, one that runs is ended at once."""
+        """Cancel a job: a waiting one leaves the queue, a running one is ended at once."""
         job = job_named(self._jobs, asked.job)
         if is_over(job):
             raise JobOver(job)
         job = await self._coordinator.cancel(job, asked.author, asked.reason)
-        return self._looking.shape(job)
+        return self._queries.shape(job)
 
     async def cancel_many(self, asked: CancelManyRequest) -> dict[str, Any]:
-        """Cancel jobs by name, or all of some states; what became of each, and how many are left.
+        """Cancel jobs by id, or all of some states; return the outcome of each, and the rest.
 
-        Those that wait leave the queue from its end, many in one transaction: so none of them is
-        started in the place of one that has left.
+        Waiting jobs leave the queue from its end, many in one transaction, so that none of them
+        is started in the place of another.
         """
         author, reason, states = asked.author, asked.reason, asked.states
         names, left = self._meant(asked)
         done: dict[str, JobRow | LoomError] = {}
-        waiting = [one.job for one in reversed(self._turns.queue.order()) if one.job in names]
+        waiting = [one.job for one in reversed(self._queue.state.order()) if one.job in names]
         for begin in range(0, len(waiting), TOGETHER):
             still = [job for job in waiting[begin : begin + TOGETHER] if self._waits(job)]
             jobs = [job for name in still if (job := self._jobs.get(name))]
             done |= {job.id: job for job in self._coordinator.leave_queue(jobs, author, reason)}
-            await asyncio.sleep(0)  # others have questions, too
+            await asyncio.sleep(0)  # other requests are handled in between
         rest = [name for name in names if name not in done]
         ends = await asyncio.gather(*(self._end(name, states, author, reason) for name in rest))
         done |= dict(zip(rest, ends, strict=True))
         return {"items": [self._ended(name, done[name]) for name in names], "left": left}
 
     def _meant(self, asked: CancelManyRequest) -> tuple[dict[str, None], int]:
-        """Return the jobs that are to be cancelled, by id, and how many more there are."""
+        """Return the ids of the jobs to cancel, and how many more there are."""
         names, states, owner = asked.jobs, asked.states, asked.owner
         if names is not None:
             if len(names) > MOST_CANCELLED:
@@ -138,7 +138,7 @@ class QueueApi:
         return dict.fromkeys(ids[:MOST_CANCELLED]), len(ids[MOST_CANCELLED:])
 
     def _waits(self, name: str) -> bool:
-        return name in self._turns.queue.waiting
+        return name in self._queue.state.waiting
 
     async def _end(
         self, name: str, states: Collection[str] | None, author: str, reason: str
@@ -161,11 +161,11 @@ class QueueApi:
     def _ended(self, name: str, outcome: JobRow | LoomError) -> dict[str, Any]:
         if isinstance(outcome, LoomError):
             return {"job": name, **refusal(outcome)}
-        return {"job": name, "ok": self._looking.shape(outcome)}
+        return {"job": name, "ok": self._queries.shape(outcome)}
 
     async def queue(self, asked: WeaverRequest) -> list[dict[str, Any]]:
-        """Who waits, whose turn is first at the front, and for what."""
-        state = self._turns.queue
+        """Return the waiting jobs in their order, with what each waits for."""
+        state = self._queue.state
         return [
             {
                 "job": job,
@@ -175,18 +175,18 @@ class QueueApi:
                 "need": asdict(state.waiting[job].need),
                 "why": why,
             }
-            for position, (job, why) in enumerate(self._turns.why().items(), 1)
+            for position, (job, why) in enumerate(self._queue.why().items(), 1)
         ]
 
     async def cluster(self, asked: WeaverRequest) -> dict[str, Any]:
-        """The nodes, what each has, what of it is free, and who has the rest.
+        """Return the nodes, what each has, what is free, and which jobs use the rest.
 
-        Jobs that did not come through the queue have a core for each rank, and the rank's GPUs.
+        A job that was not submitted to the queue uses a core for each rank, and the ranks' GPUs.
         """
-        placed = self._turns.queue.placed
+        placed = self._queue.state.placed
         others = self._others()
         nodes = []
-        for name, (offer, free) in self._coordinator.rooms.all().items():
+        for name, (offer, free) in self._coordinator.nodes.all().items():
             here = [one for one in others if name == one.agent or one.node == offer.host]
             jobs = dict.fromkeys((*job_queue.used_by(placed, name), *(one.job for one in here)))
             nodes.append(
@@ -197,16 +197,16 @@ class QueueApi:
                     "cpus": offer.cpus,
                     "memory_mb": offer.memory_mb,
                     "gpus": list(offer.gpus),
-                    "free": _room(_left(free, here)),
+                    "free": _capacity_shape(_left(free, here)),
                     "jobs": list(jobs),
                 }
             )
         present = self._heartbeats.present
-        heard = {name: views.when(there.beat_at) for name, there in present.items()}
-        return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))], "heard": heard}
+        last = {name: views.when(there.beat_at) for name, there in present.items()}
+        return {"nodes": [*nodes, *self._lost(set(self._queue.state.nodes))], "heard": last}
 
     async def quota(self, asked: SetQuotaRequest) -> dict[str, Any]:
-        """Say how many workers an owner may have at once; null takes the limit away."""
+        """Set how many workers an owner may have at once; null removes the limit."""
         owner, workers = asked.owner, asked.workers
         if workers is not None and not 0 <= workers < _MOST_WORKERS:
             raise BadRequest(f"workers must be 0 or more, not {workers}; null is no limit")
@@ -214,22 +214,22 @@ class QueueApi:
         return self._quota(owner)
 
     async def quotas(self, asked: WeaverRequest) -> list[dict[str, Any]]:
-        """Who may have how much, and has how much."""
-        return [self._quota(owner) for owner in sorted(self._turns.queue.quotas)]
+        """Return the quotas and what is used of them."""
+        return [self._quota(owner) for owner in sorted(self._queue.state.quotas)]
 
     def _quota(self, owner: str) -> dict[str, Any]:
-        state = self._turns.queue
+        state = self._queue.state
         limit = state.quotas.get(owner)
         return {"owner": owner, "workers": limit, "used": state.workers_of(owner)}
 
     def _others(self) -> list[RankProcessRow]:
-        """Return the ranks of jobs that the queue has not placed: of one that reports none, as
-        many as its launch has started."""
-        placed = self._turns.queue.placed
+        """Return the ranks of jobs that the queue has not placed; for a job whose ranks do not
+        report, as many as its launch process has started."""
+        placed = self._queue.state.placed
         found = [rank for rank in self._roster.living() if rank.job not in placed]
-        telling = {rank.job for rank in found}
+        reporting = {rank.job for rank in found}
         for job in self._jobs.active():
-            if job.state == JobState.RUNNING and job.id not in {*placed, *telling}:
+            if job.state == JobState.RUNNING and job.id not in {*placed, *reporting}:
                 count, host = job.facts.get(WORLD_SIZE) or 0, str(job.facts.get("host", ""))
                 found += [
                     RankProcessRow(job.id, "", rank, 0, "", node=host) for rank in range(count)
@@ -237,8 +237,8 @@ class QueueApi:
         return found
 
     def _lost(self, there: set[str]) -> list[dict[str, Any]]:
-        """Return the nodes that are out of sight and have jobs."""
-        placed = self._turns.queue.placed
+        """Return the nodes that are lost and have jobs."""
+        placed = self._queue.state.placed
         names = {share.node for one in placed.values() for share in one.shares} - there
         return [
             {
@@ -248,7 +248,7 @@ class QueueApi:
                 "cpus": 0,
                 "memory_mb": 0,
                 "gpus": [],
-                "free": _room(NodeCapacity(0)),
+                "free": _capacity_shape(NodeCapacity(0)),
                 "jobs": job_queue.used_by(placed, name),
             }
             for name in sorted(names)
@@ -273,7 +273,7 @@ def _wanted(asked: SubmitRequest) -> SubmissionRequest:
 
 
 def _submitted(wanted: SubmissionRequest, job: JobRow, is_new: bool) -> dict[str, Any]:
-    workers = wanted.spec.resources.workers  # why it waits is another question: it takes longer
+    workers = wanted.spec.resources.workers  # why it waits is not computed here: that takes longer
     return {**views.job_shape(job, job.step, workers), "created": is_new}
 
 
@@ -284,7 +284,7 @@ def _items(items: Any) -> list[Any]:
 
 
 def _result(wanted: SubmissionRequest | UserError, outcome: Outcome) -> dict[str, Any]:
-    """Return what became of one job of a batch: as `submit` would answer."""
+    """Return the outcome of one job of a batch, as `submit` would reply."""
     if isinstance(outcome, UserError):
         return refusal(outcome)
     assert isinstance(wanted, SubmissionRequest)
@@ -307,12 +307,12 @@ def _spec(plain: object, is_sealed: bool = False) -> JobSpec:
     return spec
 
 
-def _room(room: NodeCapacity) -> dict[str, Any]:
-    return {"cpus": room.cpus, "memory_mb": room.memory_mb, "gpus": list(room.gpus)}
+def _capacity_shape(each: NodeCapacity) -> dict[str, Any]:
+    return {"cpus": each.cpus, "memory_mb": each.memory_mb, "gpus": list(each.gpus)}
 
 
 def _left(free: NodeCapacity, ranks: Iterable[RankProcessRow]) -> NodeCapacity:
-    """Return what ranks leave of a room."""
+    """Return a capacity without what ranks use."""
     there = list(ranks)
     used = {uuid for rank in there for uuid in rank.devices}
     gpus = tuple(uuid for uuid in free.gpus if uuid not in used)

@@ -1,4 +1,4 @@
-"""What a job is not told, or does not do, and why: for those who act and those who only foresee."""
+"""Why a request on a job is refused; also for previews of a request."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,21 +7,21 @@ from torchloom.errors import Failure, LoomError, UserError
 from torchloom.weaver.jobs.registry import SAVING, is_launched
 from torchloom.weaver.store.rows import JobRow
 
-_NOTHING_SAVED = "others could go on from nothing; `run.track` says what it is to save"
-_NOT_OURS = "nobody of ours has launched them, nor could launch others"
+_NOTHING_SAVED = "others would have nothing to resume from; `run.track` sets what it saves"
+_NOT_OURS = "they were not launched by torchloom, which cannot launch others"
 
 
 class JobOver(UserError):
-    """The job has ended: nothing of it can be changed any more."""
+    """The job has ended and cannot be changed."""
 
     code = "job_over"
 
     def __init__(self, job: JobRow) -> None:
-        super().__init__(f"job {job.id} has ended ({job.state}); `loom resume {job.id}` goes on")
+        super().__init__(f"job {job.id} has ended ({job.state}); `loom resume {job.id}` resumes it")
 
 
 class JobMoved(UserError):
-    """The job is not in the state any more in which it was to be cancelled."""
+    """The job has left the state in which it was to be cancelled."""
 
     code = "job_moved"
 
@@ -32,18 +32,18 @@ class JobMoved(UserError):
 
 
 class JobReleased(UserError):
-    """The job is paused and has no ranks that could be told anything."""
+    """The job is paused and has no ranks that could execute a command."""
 
     code = "job_released"
 
     def __init__(self, job: JobRow) -> None:
-        super().__init__(f"job {job.id} was released; `loom resume {job.id}` goes on with it")
+        super().__init__(f"job {job.id} was released; `loom resume {job.id}` resumes it")
 
 
 class NoBoundary(UserError):
-    """No rank of the job has come to a step boundary, where commands act.
+    """No rank of the job has reached a step boundary, where commands take effect.
 
-    `inner` are the jobs that a launcher inside it has started; theirs are the ranks.
+    `inner` are the jobs that a launcher inside it has started; these have the ranks.
     """
 
     code = "no_boundary"
@@ -62,7 +62,7 @@ class NoBoundary(UserError):
 
 
 class OtherReplicas(UserError):
-    """Other jobs hold replicas of the same training: to change one of them parts their weights."""
+    """Other jobs hold replicas of the same training: a change of one would make them diverge."""
 
     code = "other_replicas"
 
@@ -76,19 +76,19 @@ class OtherReplicas(UserError):
 
 
 class CommandRefused(UserError):
-    """A rank, or the rules, did not agree."""
+    """A rank, or the rules, refused the command."""
 
     code = "refused"
 
 
 class NothingToUndo(UserError):
-    """No change can be taken back, or not this one."""
+    """No change can be undone, or not this one."""
 
     code = "nothing_to_undo"
 
 
 class CommandAborted(Failure):
-    """The ranks did not come to an agreement."""
+    """The ranks did not reach an agreement."""
 
     code = "aborted"
 
@@ -103,14 +103,14 @@ class NotResizable(UserError):
 
 
 def refusal(error: LoomError) -> dict[str, Any]:
-    """Return an error as every door says it."""
-    said = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
+    """Return an error as both doors send it."""
+    reply = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
     more = {name: getattr(error, name, None) for name in ("field", "remedy")}
-    return said | {name: text for name, text in more.items() if isinstance(text, str)}
+    return reply | {name: text for name, text in more.items() if isinstance(text, str)}
 
 
 def check_ranks(job: JobRow, now: int | None, ranks: int) -> None:
-    """Refuse another number of ranks for a job that has so many now."""
+    """Refuse another number of ranks for a job that cannot have it."""
     if not is_resizable(job):
         raise NotResizable(job, _NOT_OURS if not is_launched(job) else _NOTHING_SAVED)
     if ranks == now:
@@ -118,5 +118,5 @@ def check_ranks(job: JobRow, now: int | None, ranks: int) -> None:
 
 
 def is_resizable(job: JobRow) -> bool:
-    """Tell whether others could take the place of a job's ranks: it saves, and is ours to start."""
+    """Tell whether other ranks could replace those of a job: it saves, and was launched here."""
     return is_launched(job) and SAVING in job.facts

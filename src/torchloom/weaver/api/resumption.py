@@ -1,6 +1,6 @@
-"""Answers at the door about going on: a paused job at its next step, an ended one as a new attempt.
+"""Requests to pause, resume and resize: a paused job continues, an ended one is a new attempt.
 
-`pause` with `release` is the other half: the ranks save and end, and what they had is given back.
+`pause` with `release` has the ranks save and end, and frees their placement.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from torchloom.weaver.api.request import (
     job_named,
 )
 from torchloom.weaver.jobs import job_queue
-from torchloom.weaver.jobs.coordinator import Again
+from torchloom.weaver.jobs.coordinator import NewAttempt
 from torchloom.weaver.jobs.registry import (
     RELEASING,
     RESIZING,
@@ -58,11 +58,11 @@ from torchloom.weaver.store.rows import CheckpointRow, JobRow
 _COMMITS = 5.0  # seconds for checkpoints that ranks have written to be committed
 _LOOK = 0.02
 _MOST_RANKS = 100_000
-PERIOD = 0.1  # seconds between two looks for jobs that are to go on
+PERIOD = 0.1  # seconds between two checks for jobs to resume with another size
 
 
 class EndedMeanwhile(NotResumable):
-    """A pause was to be lifted, and the job has ended."""
+    """A pause was to end, but the job has ended."""
 
     code = "ended_meanwhile"
 
@@ -74,48 +74,48 @@ class EndedMeanwhile(NotResumable):
 
 
 class ResumeApi:
-    """What a job that does not train can be told."""
+    """Pauses jobs, and resumes those that are paused or have ended."""
 
-    def __init__(self, weaver: Weaver, acting: CommandApi) -> None:
+    def __init__(self, weaver: Weaver, commands: CommandApi) -> None:
         self._weaver = weaver
-        self._acting = acting
+        self._commands = commands
 
     async def pause(self, asked: PauseRequest) -> dict[str, Any]:
-        """Have all ranks wait at one step, or save and leave there with all they have."""
+        """Have all ranks wait at one step, or save and end there."""
         if not asked.release:
-            return await self._acting.pause(asked)
-        if (known := await self._acting.again(asked)) is not None:
+            return await self._commands.pause(asked)
+        if (known := await self._commands.again(asked)) is not None:
             return await self._left(asked, known)
-        job = self._acting.living(asked)
-        asked = replace(asked, id=self._acting.name(asked, job))
+        job = self._commands.living(asked)
+        asked = replace(asked, id=self._commands.name(asked, job))
         self._weaver.jobs.mark(job.id, {RELEASING: asked.id, RESIZING: None})
         try:
-            answer = await self._acting.command(asked, job, CommandKind.STOP, {"release": True})
+            answer = await self._commands.command(asked, job, CommandKind.STOP, {"release": True})
         except BaseException:
             self._weaver.jobs.mark(job.id, {RELEASING: None})
             raise
         return await self._left(asked, answer)
 
     async def _left(self, asked: JobCommandRequest, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return what became of a job whose ranks were told to leave, once they have."""
+        """Wait until the ranks of a released job have ended; return the outcome."""
         await self._until(asked, lambda: not self._is_leaving(answer["job"]))
         after = self._weaver.jobs.get(answer["job"])
         return {**answer, "after": after.state if after else None}
 
     async def resume(self, asked: ResumeRequest) -> dict[str, Any]:
-        """Lift a job's pause, or resume one that was released or has ended.
+        """End a job's pause, or resume one that was released or has ended.
 
-        `unpause` is said by who saw the job paused: an end meanwhile is no wish for a new attempt.
+        With `unpause` the client saw the job paused: if it has ended since, it is not resumed.
         """
-        if known := await self._acting.again(asked):
+        if known := await self._commands.again(asked):
             return known
         job = job_named(self._weaver.jobs, asked.job)
         before: dict[str, Any] = job.facts.get(RESUMED) or {}
-        if before and before["id"] and before["id"] == asked.id:  # its answer was lost
+        if before and before["id"] and before["id"] == asked.id:  # its reply was lost
             return self._answer(asked, before, job)
         if not is_over(job) and not is_released(job):
             if job.state == JobState.PAUSED:
-                return await self._acting.resume(asked)
+                return await self._commands.resume(asked)
             raise NotResumable(_not_now(job))
         if is_over(job) and asked.unpause:
             raise EndedMeanwhile(job)
@@ -123,25 +123,25 @@ class ResumeApi:
         await self._commits(job.id)
         await self._check(job, wanted)
         question = {"id": asked.id, "state": job.state, "generation": job.generation}
-        after = await self.go_on(job, asked.author, asked.reason, wanted, question)
+        after = await self.start_attempt(job, asked.author, asked.reason, wanted, question)
         return self._answer(asked, question, after)
 
     async def _check(self, job: JobRow, wanted: Continuation) -> None:
-        """Refuse a new attempt of which it was not said that it may start over, or how far to go.
+        """Refuse an attempt that would start over, or has nothing to do, unless that is requested.
 
-        A job that was never started has nothing to lose.
+        A job that was never started has no progress to lose.
         """
         record = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
         if record is None or record.started_at is None:
             return
-        if job.account:  # where its store is said to be is that account's word
+        if job.account:  # the path of its store comes from the account and is not trusted
             rows = self._weaver.store.state.find(CheckpointRow, job=job.id, state="committed")
             newest = max((row.step for row in rows), default=None)
         else:
             newest = await self._weaver.aside(newest_checkpoint, record)
         wanted.check(job.id, job.state == JobState.COMPLETED, newest)
 
-    async def go_on(
+    async def start_attempt(
         self,
         job: JobRow,
         author: str,
@@ -149,9 +149,9 @@ class ResumeApi:
         wanted: Continuation = AS_IT_WAS,
         question: dict[str, Any] | None = None,
     ) -> JobRow:
-        """Have a job that has no ranks go on as a new attempt, with so many if that is said.
+        """Start a new attempt of a job that has no ranks, with another number of them if given.
 
-        `question` is stored with it, so that the same question, asked again, is known.
+        `question` is stored with it, so that a repeated request is recognized.
         """
         coordinator = self._weaver.coordinator
         await self._commits(job.id)
@@ -159,18 +159,18 @@ class ResumeApi:
         before = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
         job = self._weaver.jobs.get(job.id) or job
         if not is_over(job) and not is_released(job):
-            raise NotResumable(_not_now(job))  # somebody was faster
+            raise NotResumable(_not_now(job))  # another request was faster
         spec = self._spec(job.id, wanted.ranks)
         if spec is None:
             await coordinator.relaunch(job, author, why, wanted)
             self._weaver.jobs.mark(job.id, {RESUMED: question})
         else:
             left = before.restarts if before is not None else -1
-            coordinator.resume(job, Again(spec, author, why, left, wanted, question))
+            coordinator.resume(job, NewAttempt(spec, author, why, left, wanted, question))
         return self._weaver.jobs.get(job.id) or job
 
     def _spec(self, job: str, ranks: int | None) -> Any:
-        """Return a job of the queue as it is to go on; nothing for one that came another way."""
+        """Return the spec to resume a job with; none for one that was not submitted."""
         submission = self._weaver.coordinator.submission(job)
         if submission is None or ranks is None:
             return submission.spec if submission else None
@@ -181,7 +181,7 @@ class ResumeApi:
         return job_queue.need_of(job_from_dict(spec).resources) if spec is not None else None
 
     async def _commits(self, job: str) -> None:
-        """Let what the ranks wrote last become a checkpoint before nobody older may commit."""
+        """Wait for the last commits: a new attempt fences those of older generations."""
         deadline = time.monotonic() + _COMMITS
         while time.monotonic() < deadline:
             if not any(row.job == job for row in self._weaver.checkpoint_rows.open()):
@@ -202,7 +202,7 @@ class ResumeApi:
     def _answer(
         self, asked: ResumeRequest, before: dict[str, Any], after: JobRow
     ) -> dict[str, Any]:
-        """Return what was done in the shape of a command, which it would be while ranks live."""
+        """Return the outcome in the shape of a command, as for a job with ranks."""
         now = views.when(time.time())
         return {
             "id": asked.id or uuid.uuid4().hex[:16],
@@ -227,7 +227,7 @@ class ResumeApi:
 
 
 def continuation(asked: ResumeRequest) -> Continuation:
-    """Return how a job that has ended is to be resumed."""
+    """Return how to resume a job that has ended."""
     ranks = wanted_ranks(asked.workers)
     return Continuation(ranks, asked.from_step, asked.until, asked.from_scratch)
 
@@ -241,14 +241,14 @@ def wanted_ranks(ranks: int | None) -> int | None:
 
 def _not_now(job: JobRow) -> str:
     remedy = {
-        JobState.QUEUED: f"it waits for its turn; `loom stop {job.id}` takes it out",
-        JobState.RECOVERING: "it is being started again already",
+        JobState.QUEUED: f"it waits in the queue; `loom stop {job.id}` takes it out",
+        JobState.RECOVERING: "it is being restarted already",
     }.get(JobState(job.state), f"`loom show {job.id}` shows it, `loom stop {job.id}` ends it")
     return f"{job.id} is {job.state}: nothing to resume; {remedy}"
 
 
 def with_workers(spec: Any, workers: int) -> dict[str, Any]:
-    """Return a job with another number of workers, if it can have that."""
+    """Return a spec with another number of workers, or refuse it."""
     changed = {**spec, "resources": {**(spec.get("resources") or {}), "workers": workers}}
     try:
         job_from_dict(changed)
@@ -258,93 +258,93 @@ def with_workers(spec: Any, workers: int) -> dict[str, Any]:
 
 
 class ResizeApi:
-    """Jobs that are to go on with more ranks, or with fewer."""
+    """Resizes jobs: the ranks save and end, then a new attempt starts with another number."""
 
-    def __init__(self, weaver: Weaver, acting: CommandApi, resuming: ResumeApi) -> None:
+    def __init__(self, weaver: Weaver, commands: CommandApi, resumption: ResumeApi) -> None:
         self._weaver = weaver
-        self._acting = acting
-        self._resuming = resuming
-        self._wanted: set[str] | None = None  # jobs to look at; nobody has looked yet
+        self._commands = commands
+        self._resumption = resumption
+        self._wanted: set[str] | None = None  # jobs to check; none before the first check
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, str] = {}
 
     async def resize(self, asked: ResizeRequest) -> dict[str, Any]:
-        """Have all ranks save at one step and end, and so many others go on at it."""
-        if (known := await self._acting.again(asked)) is not None:
+        """Have all ranks save at one step and end, and resume there with another number."""
+        if (known := await self._commands.again(asked)) is not None:
             return await self._outcome(asked, known["job"], known)
-        ranks, job = wanted_ranks(asked.workers), self._acting.living(asked)
+        ranks, job = wanted_ranks(asked.workers), self._commands.living(asked)
         if ranks is None:
             raise BadRequest("workers is missing: how many ranks it is to have")
         await self._check(job, ranks)
-        asked = replace(asked, id=self._acting.name(asked, job))
-        wish = {
+        asked = replace(asked, id=self._commands.name(asked, job))
+        order = {
             "command": asked.id,
             "workers": ranks,
             "author": asked.author,
             "reason": asked.reason,
         }
         self._refused.pop(job.id, None)
-        self._weaver.jobs.mark(job.id, {RELEASING: wish["command"], RESIZING: wish})
+        self._weaver.jobs.mark(job.id, {RELEASING: order["command"], RESIZING: order})
         self._names().add(job.id)
         payload = {"release": True, "workers": ranks}
         try:
-            answer = await self._acting.command(asked, job, CommandKind.RESIZE, payload)
+            answer = await self._commands.command(asked, job, CommandKind.RESIZE, payload)
         except BaseException:
-            self._let_go(job.id)
+            self._withdraw(job.id)
             raise
         return {**await self._outcome(asked, job.id, answer), "before": self._ranks(job)}
 
     async def _outcome(
         self, asked: JobCommandRequest, job: str, answer: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return what became of a job, once it has others."""
-        await self._gone_on(asked, job)
+        """Wait until a job has its new ranks; return the outcome."""
+        await self._resumed(asked, job)
         after = self._weaver.jobs.get(job)
         return {**answer, "after": after.state if after else None}
 
-    def look(self) -> None:
-        """Have every job go on that has no ranks now and was to have others."""
+    def check(self) -> None:
+        """Start the new attempt of every job whose ranks have ended for it."""
         for name in tuple(self._names() - self._tasks.keys()):
             job = self._weaver.jobs.get(name)
             if job is None or is_over(job) or not job.facts.get(RESIZING):
                 self._names().discard(name)
             elif self._is_void(job):
-                self._let_go(name)
+                self._withdraw(name)
             elif is_released(job):
-                task = asyncio.create_task(self._go_on(job), name=f"resize {name}")
+                task = asyncio.create_task(self._start(job), name=f"resize {name}")
                 self._tasks[name] = task
                 task.add_done_callback(functools.partial(self._done, name))
 
     def _names(self) -> set[str]:
-        """Return the jobs that are to be resized; first of all those of the weaver before."""
+        """Return the jobs that are being resized, also those of an earlier weaver."""
         if self._wanted is None:
             jobs = [job for job in self._weaver.jobs.active() if job.facts.get(RESIZING)]
             self._wanted = {job.id for job in jobs}
             for job in jobs:
-                if self._status(job) is None:  # that weaver came no further than the wish
-                    self._let_go(job.id)
+                if self._status(job) is None:  # that weaver sent no command
+                    self._withdraw(job.id)
         return self._wanted
 
     def _is_void(self, job: JobRow) -> bool:
-        """Tell whether the ranks will not end for it: they could not, or somebody was before it."""
+        """Tell whether the ranks do not end for it: the command was refused or aborted."""
         status = self._status(job)
         return status is not None and status.is_final and status is not Status.APPLIED
 
     def _status(self, job: JobRow) -> Status | None:
         return self._weaver.commands.status(job.id, job.facts[RESIZING]["command"])
 
-    def _let_go(self, job: str) -> None:
+    def _withdraw(self, job: str) -> None:
         self._weaver.jobs.mark(job, {RELEASING: None, RESIZING: None})
 
-    async def _go_on(self, job: JobRow) -> None:
-        wish = job.facts[RESIZING]
+    async def _start(self, job: JobRow) -> None:
+        order = job.facts[RESIZING]
         try:
-            await self._resuming.go_on(
-                job, wish["author"], wish["reason"], Continuation(wish["workers"])
+            await self._resumption.start_attempt(
+                job, order["author"], order["reason"], Continuation(order["workers"])
             )
-        except LoomError as error:  # it stays paused: nothing is lost
+        except LoomError as error:  # it stays paused
             self._refused[job.id] = str(error)
-            self._weaver.journal.note("resize_refused", job.id, reason=str(error), facts=wish)
+            self._weaver.journal.note("resize_refused", job.id, reason=str(error), facts=order)
         self._weaver.jobs.mark(job.id, {RESIZING: None})
 
     def _done(self, job: str, task: asyncio.Task[None]) -> None:
@@ -353,7 +353,7 @@ class ResizeApi:
             self._weaver.tasks.fail(error)
 
     async def _check(self, job: JobRow, ranks: int) -> None:
-        """Refuse what could not go on before anything of it ends."""
+        """Refuse a size that the job cannot have, before its ranks end."""
         check_ranks(job, self._ranks(job), ranks)
         submission = self._weaver.coordinator.submission(job.id)
         if submission is None:
@@ -363,11 +363,11 @@ class ResizeApi:
         spec = job_from_dict(with_workers(submission.spec, ranks))
         need = job_queue.need_of(spec.resources)
         await self._weaver.coordinator.nodes_for(need)
-        nodes = self._weaver.coordinator.turns.queue.nodes
+        nodes = self._weaver.coordinator.queue.state.nodes
         if lacking := queue.shortage(need, nodes):
             raise Unschedulable(lacking)
 
-    async def _gone_on(self, asked: JobCommandRequest, job: str) -> None:
+    async def _resumed(self, asked: JobCommandRequest, job: str) -> None:
         deadline = time.monotonic() + asked.wait
         while time.monotonic() < deadline:
             known = self._weaver.jobs.get(job)
@@ -382,5 +382,5 @@ class ResizeApi:
 
 
 def _request(job: JobRow) -> LaunchRequest:
-    """Return how a job's run was launched, read with the rights of its account."""
+    """Return how a job's run was launched, read as its account."""
     return accounts.within(job.account, lambda: RunFolder.named(job.id).request())

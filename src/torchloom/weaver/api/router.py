@@ -46,7 +46,7 @@ class Router:
         queue = QueueApi(weaver, queries)
         checkpoints, retention = CheckpointApi(weaver), RetentionApi(weaver)
         users = UserApi(weaver.users)
-        weaver.every(PERIOD, resizing.look)
+        weaver.every(PERIOD, resizing.check)
         self._endpoints: Mapping[str, Endpoint[Any]] = {
             "status": Endpoint(WeaverRequest, queries.status),
             "jobs": Endpoint(of.JobsRequest, queries.jobs),

@@ -1,4 +1,4 @@
-"""Answers at the door about people: who may come in, by which token, by which link."""
+"""Requests about users, their tokens and their links."""
 
 from typing import Any
 
@@ -14,57 +14,57 @@ from torchloom.weaver.api.request import (
     WeaverRequest,
 )
 from torchloom.weaver.store.rows import TokenRow, UserRow
-from torchloom.weaver.users import COOKIE, ROLES, TOKEN, People
+from torchloom.weaver.users import COOKIE, ROLES, TOKEN, UserRegistry
 
 KINDS = (TOKEN, COOKIE)
 
 
 class UserApi:
-    """Read the question, have `People` decide, show no more than may be shown."""
+    """Users, tokens and links, without their secrets."""
 
-    def __init__(self, people: People) -> None:
-        self._people = people
+    def __init__(self, users: UserRegistry) -> None:
+        self._users = users
 
     async def users(self, asked: WeaverRequest) -> list[dict[str, Any]]:
-        return [_user(user) for user in self._people.users()]
+        return [_user(user) for user in self._users.users()]
 
     async def user_put(self, asked: PutUserRequest) -> dict[str, Any]:
-        """Make or change a user; what is not said stays."""
+        """Add or change a user; what is left out stays."""
         name, role = asked.user or asked.name, asked.role or None
         if not name:
             raise BadRequest("name is missing")
-        return _user(self._people.put(name, role, asked.disabled, asked.author, asked.run_as))
+        return _user(self._users.put(name, role, asked.disabled, asked.author, asked.run_as))
 
     async def tokens(self, asked: TokensRequest) -> list[dict[str, Any]]:
-        return [_token(token) for token in self._people.tokens(asked.user)]
+        return [_token(token) for token in self._users.tokens(asked.user)]
 
     async def token_add(self, asked: AddTokenRequest) -> dict[str, Any]:
-        """A new token, with the secret that is never shown again."""
-        token, secret = self._people.add_token(
+        """Return a new token with its secret, which is shown only once."""
+        token, secret = self._users.add_token(
             asked.user, asked.label, asked.author, asked.seconds or None, key=asked.key
         )
         return {**_token(token), "token": secret}
 
     async def token_revoke(self, asked: RevokeTokenRequest) -> dict[str, Any]:
-        return _token(self._people.revoke(asked.id, asked.author))
+        return _token(self._users.revoke(asked.id, asked.author))
 
     async def link_add(self, asked: AddLinkRequest) -> dict[str, Any]:
-        """The code of a new link, which is never shown again; an unknown name becomes a user."""
+        """Return the code of a new link, which is shown only once; an unknown user is added."""
         name, role, author = asked.user, asked.role, asked.author
-        is_new = not self._people.knows(name)
+        is_new = not self._users.knows(name)
         if role or is_new:
-            self._people.put(name, role or ROLES[0], None, author)
-        link, code = self._people.add_link(name, author, asked.key)
-        shape = {"user": link.user, "role": self._people.role(name), "is_new": is_new}
+            self._users.put(name, role or ROLES[0], None, author)
+        link, code = self._users.add_link(name, author, asked.key)
+        shape = {"user": link.user, "role": self._users.role(name), "is_new": is_new}
         return {**shape, "code": code, "expires_at": views.when(link.expires_at)}
 
     async def link_use(self, asked: UseLinkRequest) -> dict[str, Any]:
-        """What a link's code is exchanged for: a session's two secrets, or a token."""
+        """Exchange the code of a link for the two secrets of a session, or for a token."""
         if asked.kind not in KINDS:
             raise BadRequest(f"kind must be {' or '.join(KINDS)}")
-        found = self._people.use_link(asked.code, asked.kind, asked.label)
+        found = self._users.use_link(asked.code, asked.kind, asked.label)
         token, secret, proof = found
-        shape = {**_token(token), "role": self._people.role(token.user), "token": secret}
+        shape = {**_token(token), "role": self._users.role(token.user), "token": secret}
         return {**shape, "session": proof} if asked.kind == COOKIE else shape
 
 

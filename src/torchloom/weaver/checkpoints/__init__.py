@@ -1,1 +1,1 @@
-"""Shards become checkpoints, and old checkpoints go. Read `collection` first."""
+"""Turn shards into checkpoints, and remove old ones. Read `collection` first."""

@@ -1,11 +1,11 @@
-"""Checkpoints: shards come from ranks, the weaver decides, agents execute.
+"""Checkpoints: ranks report shards, the weaver decides, agents execute.
 
     writing ──all shards──▶ committing ──agent──▶ committed ──not kept──▶ removing ──▶ removed
        └──────────────────────┴──────▶ failed          └──cannot be read──▶ damaged
 
-Each arrow is stored before anything is said. Only shards of the job's newest generation count; what
-was decided while a generation was the newest is carried out, and the store's own fence has the last
-word on it.
+Each transition is stored before anything is sent. Only shards of the job's newest generation count.
+What was decided while a generation was the newest is carried out, unless the store refuses it: it
+fences older generations by itself.
 """
 
 from collections import Counter, deque
@@ -26,10 +26,10 @@ from torchloom.rules.checkpoints import (
 from torchloom.rules.control.command import CommandEntry
 from torchloom.weaver.checkpoints.requests import (
     RESTORED,
+    AgentReply,
     CheckpointPruning,
     CheckpointRequests,
-    Said,
-    whose,
+    writer_of,
 )
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.rows import CommandRows
@@ -39,9 +39,9 @@ from torchloom.weaver.jobs.registry import SAVING, JobRegistry, is_over
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import CheckpointRow, JobRow, RankProcessRow
 
-_MOST = 1000  # words that are kept; of more the oldest go
-ROOT = "checkpoints"  # among a job's facts: where its checkpoints are; its launch says so
-_PATIENCE = 60.0  # seconds after a job's end in which what its ranks wrote may still come in
+_MOST = 1000  # early events that are kept; the oldest are dropped first
+ROOT = "checkpoints"  # the fact of a job that holds where its checkpoints are
+_PATIENCE = 60.0  # seconds after a job's end in which reports on shards may still arrive
 _REFUSED = ("fenced", "already_committed")
 _MINE = ("checkpoint_shard", "checkpoint_failed", "checkpoint_damaged", RESTORED, "checkpointing")
 
@@ -53,7 +53,7 @@ def manifest_of(
     entries: Iterable[CommandEntry],
     now: float,
 ) -> str:
-    """Return what is to be committed. It is stored: said again, it must be the same text."""
+    """Return the manifest to commit. It is stored, since a repeated commit needs the same text."""
     facts = collected.facts
     parts = sorted((int(rank), part) for rank, part in collected.parts.items())
     manifest = Manifest(
@@ -82,21 +82,21 @@ EarlyEvent = tuple[str, Event]  # by which agent
 
 
 class EarlyEvents:
-    """Words that wait until whoever said them is known."""
+    """Events that wait until their rank has registered."""
 
     def __init__(self, dropped: Counter[str]) -> None:
         self._dropped = dropped
         self._kept: deque[EarlyEvent] = deque()
 
-    def keep(self, agent: str, said: Event) -> None:
-        """Keep a word for later."""
-        self._kept.append((agent, said))
+    def keep(self, agent: str, event: Event) -> None:
+        """Keep an event for later."""
+        self._kept.append((agent, event))
         if len(self._kept) > _MOST:
             self._kept.popleft()
             self._dropped["unknown_rank"] += 1
 
     def take(self, incarnation: str) -> list[EarlyEvent]:
-        """Return what a life has told so far, and keep it no longer."""
+        """Remove and return the events of a process."""
         if not self._kept:
             return []
         found = [one for one in self._kept if one[1].head.incarnation == incarnation]
@@ -106,7 +106,7 @@ class EarlyEvents:
 
 
 class CheckpointCollector:
-    """Make checkpoints of shards."""
+    """Turns shards into checkpoints."""
 
     def __init__(
         self,
@@ -135,35 +135,35 @@ class CheckpointCollector:
         if received.event.kind in _MINE:
             self._handle(received.agent, received.event)
 
-    def _handle(self, agent: str, said: Event) -> None:
-        job, whose = self._jobs.find(said.head.job), self._life(said.head)
-        if job is not None and said.head.generation < job.generation:
-            self._refuse(job, agent, said)
-        elif job is None or whose is None or said.head.generation > job.generation:
-            self._early.keep(agent, said)
-        elif (whose.job, whose.rank, whose.agent) != (job.id, said.head.rank, agent):
+    def _handle(self, agent: str, event: Event) -> None:
+        job, whose = self._jobs.find(event.head.job), self._life(event.head)
+        if job is not None and event.head.generation < job.generation:
+            self._refuse(job, agent, event)
+        elif job is None or whose is None or event.head.generation > job.generation:
+            self._early.keep(agent, event)
+        elif (whose.job, whose.rank, whose.agent) != (job.id, event.head.rank, agent):
             self._dropped["unknown_rank"] += 1
-        elif whose.generation <= said.head.generation:  # one that lives on may say so later
-            self._take(job, said)
+        elif whose.generation <= event.head.generation:  # a surviving rank may report later
+            self._take(job, event)
 
     def on_rank_registered(self, registered: RankRegistered) -> None:
         """Handle the events that a rank sent before it, or its generation, was registered."""
         if early := self._early.take(registered.rank.incarnation):
-            for agent, said in early:
-                self._handle(agent, said)
+            for agent, event in early:
+                self._handle(agent, event)
             self._rows.settle()
 
     def tick(self) -> None:
-        """Let time pass: what cannot become whole fails, what is not answered is said again."""
+        """Fail what cannot become complete, and repeat requests without a reply."""
         for row in self._rows.open():
             job = self._jobs.get(row.job)
             if row.state == CheckpointPhase.WRITING and job is not None:
-                self._look_at(job, row)
+                self._check(job, row)
         self._requests.tick()
 
-    def _take(self, job: JobRow, said: Event) -> None:
-        facts, head = said.facts, said.head
-        match said.kind:
+    def _take(self, job: JobRow, event: Event) -> None:
+        facts, head = event.facts, event.head
+        match event.kind:
             case "checkpoint_shard":
                 shard = shard_of(facts, head.rank, head.generation)
                 if shard is None:
@@ -177,7 +177,7 @@ class CheckpointCollector:
             case "restored" if type(facts.get("step")) is int:
                 self._mark(job, RESTORED, {"step": facts["step"], "generation": head.generation})
             case "checkpointing" if head.rank == 0:
-                self._mark(job, SAVING, {**facts, "since": said.time})
+                self._mark(job, SAVING, {**facts, "since": event.time})
 
     def _shard(self, job: JobRow, shard: WrittenShard) -> None:
         now = self._rows.now()
@@ -185,7 +185,7 @@ class CheckpointCollector:
             job.id, *shard.key, created_at=now, changed_at=now
         )
         if row.state not in (CheckpointPhase.WRITING, CheckpointPhase.FAILED):
-            return  # it was heard before
+            return  # a repeated report
         before = Collected.from_dict(row.shards)
         after = before.take(shard)
         if after is None:
@@ -194,12 +194,12 @@ class CheckpointCollector:
             self._collected(job, row, after)
 
     def _rank_failed(self, job: JobRow, head: Head, facts: Mapping[str, Any]) -> None:
-        """A rank could not write its part; the next one is another matter."""
+        """Handle that a rank could not write its shard."""
         why = str(facts.get("why") or "a rank could not write its part")
         rows = [row for row in self._rows.of(job.id) if row.generation == head.generation]
         row = next((row for row in rows if row.step == facts.get("step")), None)
         if row is None or row.state not in (CheckpointPhase.WRITING, CheckpointPhase.FAILED):
-            return  # nobody else has written anything of it; the rank's own event says why
+            return  # no other rank has written a shard; the rank's own event has the reason
         if facts.get("retrying") is not True:
             self._collected(job, row, Collected.from_dict(row.shards).fail(head.rank, why))
         elif row.state == CheckpointPhase.WRITING:
@@ -226,13 +226,15 @@ class CheckpointCollector:
             self._rows.keep(row)
 
     def _decide(self, job: JobRow, row: CheckpointRow) -> None:
-        """All parts are durable: have them committed, and give up what is older and incomplete.
+        """Commit a checkpoint whose shards are all durable, and fail older incomplete ones.
 
-        A rank writes one after the other, so of what is older nothing more will come.
+        A rank writes one checkpoint after the other, so older ones get no more shards.
         """
         root = self._root(job.id)
         if not root:
-            self._rows.keep(replace(row, reason="the job's launch has not said where they go"))
+            self._rows.keep(
+                replace(row, reason="the job's launch process has not reported where they go")
+            )
             return
         entries = self._command_rows.entries(job.id)
         collected = Collected.from_dict(row.shards)
@@ -251,8 +253,8 @@ class CheckpointCollector:
             self._rows.put(row)
         self._requests.run(row)
 
-    def _look_at(self, job: JobRow, row: CheckpointRow) -> None:
-        """Find out whether more of a checkpoint can come."""
+    def _check(self, job: JobRow, row: CheckpointRow) -> None:
+        """Fail a checkpoint that gets no more shards, or commit a complete one."""
         ended = job.ended_at if is_over(job) else None
         if row.generation < job.generation:
             self._fail(row, f"generation {job.generation} began before all ranks had written")
@@ -267,14 +269,14 @@ class CheckpointCollector:
             handle = self._done if answer.is_final else self._later
             handle(answer.row, answer.reply)
 
-    def _done(self, row: CheckpointRow, said: Said) -> None:
-        if not isinstance(said, Committed):
-            self._pruning.removed(row, said)
-        elif not said.code:
-            self._committed(row, said.place)
+    def _done(self, row: CheckpointRow, reply: AgentReply) -> None:
+        if not isinstance(reply, Committed):
+            self._pruning.removed(row, reply)
+        elif not reply.code:
+            self._committed(row, reply.place)
         else:
-            kind = "checkpoint_refused" if said.code in _REFUSED else "checkpoint_failed"
-            self._fail(row, said.why, kind)
+            kind = "checkpoint_refused" if reply.code in _REFUSED else "checkpoint_failed"
+            self._fail(row, reply.why, kind)
 
     def _committed(self, row: CheckpointRow, place: str) -> None:
         now = self._rows.now()
@@ -291,7 +293,7 @@ class CheckpointCollector:
             manifest="",
         )
         facts = {
-            **whose(done),
+            **writer_of(done),
             "bytes": done.bytes,
             "place": place,
             "seconds": round(max(0.0, now - done.created_at), 6),
@@ -302,42 +304,44 @@ class CheckpointCollector:
         with self._state.together():
             self._replaced(done)
             self._rows.put(done, "checkpoint_committed", facts=facts)
-        self._pruning.thin(done)
+        self._pruning.prune(done)
 
     def _replaced(self, row: CheckpointRow) -> None:
-        """What was committed of the same step before was damaged, or it would still be there."""
+        """Mark an earlier checkpoint of the step as damaged: a new one could be committed."""
         for other in self._rows.committed(row.job):
             if other.step == row.step and other.key != row.key:
                 why = f"damaged, and set aside when generation {row.generation} wrote it again"
                 self._rows.put(replace(other, state=str(CheckpointPhase.DAMAGED), reason=why))
 
-    def _later(self, row: CheckpointRow, said: Said) -> None:
-        """The store is away: it is tried again, and said once for each reason."""
-        if row.reason == said.why or row.state == CheckpointPhase.REMOVING:
+    def _later(self, row: CheckpointRow, reply: AgentReply) -> None:
+        """Store once for each reason that the store is unavailable; the request is repeated."""
+        if row.reason == reply.why or row.state == CheckpointPhase.REMOVING:
             return
-        facts = {**whose(row), "retrying": True}
-        changed = replace(row, reason=said.why)
-        self._rows.put(changed, "checkpoint_failed", reason=said.why, facts=facts)
+        facts = {**writer_of(row), "retrying": True}
+        changed = replace(row, reason=reply.why)
+        self._rows.put(changed, "checkpoint_failed", reason=reply.why, facts=facts)
 
     def _fail(self, row: CheckpointRow, why: str, kind: str = "checkpoint_failed") -> None:
         is_news = row.state != CheckpointPhase.FAILED
-        facts = {**whose(row), "retrying": False} if kind == "checkpoint_failed" else whose(row)
+        facts = (
+            {**writer_of(row), "retrying": False} if kind == "checkpoint_failed" else writer_of(row)
+        )
         failed = replace(row, state=str(CheckpointPhase.FAILED), reason=why, manifest="")
         failed = replace(failed, changed_at=self._rows.now())
         self._rows.put(failed, kind if is_news else "", reason=why, facts=facts)
 
-    def _refuse(self, job: JobRow, agent: str, said: Event) -> None:
-        """What an older generation wrote does not count any more; its record is kept."""
+    def _refuse(self, job: JobRow, agent: str, event: Event) -> None:
+        """Refuse the shard of an older generation; one event of it is kept."""
         self._dropped["old_generation"] += 1
-        step = said.facts.get("step")
-        whose = (job.id, step if type(step) is int else -1, said.head.generation)
+        step = event.facts.get("step")
+        whose = (job.id, step if type(step) is int else -1, event.head.generation)
         theirs = {rank.agent for rank in self._roster.ranks(job.id)}
-        if said.kind != "checkpoint_shard" or whose in self._refused or agent not in theirs:
+        if event.kind != "checkpoint_shard" or whose in self._refused or agent not in theirs:
             return
         self._refused.add(whose)
-        why = f"written by generation {said.head.generation}; the job is in {job.generation}"
-        row = CheckpointRow(job.id, whose[1], said.head.generation, 0)
-        facts = {"generation": said.head.generation, "rank": said.head.rank}
+        why = f"written by generation {event.head.generation}; the job is in {job.generation}"
+        row = CheckpointRow(job.id, whose[1], event.head.generation, 0)
+        facts = {"generation": event.head.generation, "rank": event.head.rank}
         self._rows.note(row, "checkpoint_refused", reason=why, facts=facts)
 
     def _damaged(self, job: JobRow, rank: int, facts: Mapping[str, Any]) -> None:
@@ -347,21 +351,21 @@ class CheckpointCollector:
                 self._spoil(row, str(facts.get("name") or ""), why, rank=rank)
 
     def verified(self, row: CheckpointRow, author: str, name: str, why: str) -> CheckpointRow:
-        """Take in that somebody had all of it read; why is what is wrong with one of its files."""
+        """Store that a user verified a checkpoint; `why` is set where a file is damaged."""
         if why:
             return self._spoil(row, name, f"{name}: {why}", author=author)
-        facts = {**whose(row), "place": row.place}
+        facts = {**writer_of(row), "place": row.place}
         self._rows.note(row, "checkpoint_verified", author=author, facts=facts)
         return row
 
     def _spoil(self, row: CheckpointRow, name: str, why: str, **words: Any) -> CheckpointRow:
         damaged = replace(row, state=str(CheckpointPhase.DAMAGED), reason=why)
-        about = {**whose(row), "place": row.place, "name": name}
+        about = {**writer_of(row), "place": row.place, "name": name}
         self._rows.put(damaged, "checkpoint_damaged", reason=why, facts=about, **words)
         return damaged
 
     def _life(self, head: Head) -> RankProcessRow | None:
-        """Return the rank whose present life says this."""
+        """Return the rank of the process that sends this."""
         row = self._roster.of_life(head.incarnation)
         if row is None:  # its job may have ended before this weaver began
             found = self._state.find(RankProcessRow, job=head.job, rank=head.rank)

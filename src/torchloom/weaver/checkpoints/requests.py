@@ -1,8 +1,7 @@
-"""Have agents that see the store commit and remove checkpoints: said again until it is answered.
+"""Have agents that reach the store commit and remove checkpoints; requests are repeated.
 
-The store itself makes saying it twice harmless, to one agent or to two. Whoever executes is the
-agent of the lowest rank; where that one is gone, another that has or had ranks of the job, and last
-one on the weaver's own host.
+The store makes a repeated request harmless, also to another agent. The agent of the lowest rank is
+asked first, then others that have or had ranks of the job, then those on the weaver's own host.
 """
 
 import time
@@ -29,20 +28,24 @@ from torchloom.weaver.jobs.registry import SAVING, JobRegistry, is_over
 from torchloom.weaver.sender import Sender, own_head
 from torchloom.weaver.store.rows import CheckpointRow, JobRow
 
-AGAIN, _LATEST = 2.0, 30.0  # seconds without an answer before it is said again: at first, at last
-_ELSEWHERE = ("not_seen", "incomplete_checkpoint", "bad_checkpoint_root")  # another may see more
+AGAIN, _LATEST = 2.0, 30.0  # seconds without a reply before a request is repeated: first, last
+_ELSEWHERE = (
+    "not_seen",
+    "incomplete_checkpoint",
+    "bad_checkpoint_root",
+)  # another agent may reach it
 _LATER = ("store_unavailable",)
 _REQUESTED = (CheckpointPhase.COMMITTING, CheckpointPhase.REMOVING)
-RESTORED = "restored"  # which step the present generation went on from
-LOOM = "loom"  # the author of what nobody asked for
+RESTORED = "restored"  # the step from which the current generation resumed
+LOOM = "loom"  # the author of what no user requested
 
 
-Said: TypeAlias = Committed | Removed
+AgentReply: TypeAlias = Committed | Removed
 
 
 @dataclass(slots=True)
 class CheckpointRequest:
-    """One thing that is to be done: who was asked, who cannot, and when it is said again."""
+    """A request under way: which agents were asked, which cannot, and when it is repeated."""
 
     asked: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
@@ -55,12 +58,12 @@ class RequestReply:
     """An agent's reply. One that is not final reports a store that is unavailable for now."""
 
     row: CheckpointRow
-    reply: Said
+    reply: AgentReply
     is_final: bool
 
 
 class CheckpointRequests:
-    """What agents are to do, and what they answer."""
+    """The requests to agents, and their replies."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class CheckpointRequests:
         self._requests: dict[tuple[str, Key, str], CheckpointRequest] = {}
 
     def tick(self) -> None:
-        """Say again what is not answered, by whichever weaver it was said first."""
+        """Repeat requests without a reply, also those of an earlier weaver."""
         rows = {_name(row): row for row in self._rows.open() if row.state in _REQUESTED}
         for whose in self._requests.keys() - rows.keys():
             del self._requests[whose]
@@ -91,45 +94,45 @@ class CheckpointRequests:
             self.run(row)
 
     def run(self, row: CheckpointRow) -> None:
-        """Have somebody do what a row says, unless that was said a moment ago."""
+        """Send the request of a row, unless it was just sent."""
         request = self._requests.setdefault(_name(row), CheckpointRequest())
-        able = self._able(row.job)
-        if self._clock() < request.due or not able:
+        candidates = self._agents_for(row.job)
+        if self._clock() < request.due or not candidates:
             return
-        fresh = [agent for agent in able if agent not in request.refused]
-        agent = (fresh or able)[request.tries % len(fresh or able)]
+        fresh = [agent for agent in candidates if agent not in request.refused]
+        agent = (fresh or candidates)[request.tries % len(fresh or candidates)]
         request.asked.add(agent)
         request.due = self._clock() + min(AGAIN * 2**request.tries, _LATEST)
         request.tries += 1
-        self._sender.soon(agent, self._words(row))
+        self._sender.soon(agent, self._message(row))
 
     def receive(self, subject: str, data: bytes) -> RequestReply | None:
-        """Return what an agent replies to a request; none if another agent is asked, or no one."""
-        said = self._reader.read(data)
-        if not isinstance(said, Committed | Removed):
+        """Return an agent's reply; none if it was not asked, or if another agent is now."""
+        reply = self._reader.read(data)
+        if not isinstance(reply, Committed | Removed):
             return None
-        row = self._row(said)
+        row = self._row(reply)
         request = self._requests.get(_name(row)) if row else None
         if row is None or request is None:
-            self._dropped["unasked"] += 1  # it is settled, or was never asked for
-        elif subjects.agent_of(subject) != said.agent or said.agent not in request.asked:
+            self._dropped["unasked"] += 1  # it has its reply, or was never sent
+        elif subjects.agent_of(subject) != reply.agent or reply.agent not in request.asked:
             self._dropped["foreign_agent"] += 1
-        elif said.code in _LATER:
-            return RequestReply(row, said, is_final=False)
-        elif said.code in _ELSEWHERE and not self._is_last(row, request, said.agent):
+        elif reply.code in _LATER:
+            return RequestReply(row, reply, is_final=False)
+        elif reply.code in _ELSEWHERE and not self._is_last(row, request, reply.agent):
             request.due = 0.0
             self.run(row)
         else:
-            return RequestReply(row, said, is_final=True)
+            return RequestReply(row, reply, is_final=True)
         return None
 
     def _is_last(self, row: CheckpointRow, request: CheckpointRequest, agent: str) -> bool:
-        """Note that one cannot; tell whether nobody is left who might."""
+        """Note that an agent cannot; tell whether no other is left."""
         request.refused.add(agent)
-        return request.refused.issuperset(self._able(row.job))
+        return request.refused.issuperset(self._agents_for(row.job))
 
-    def _able(self, job: str) -> list[str]:
-        """Return the agents that may see a job's store, the likeliest first."""
+    def _agents_for(self, job: str) -> list[str]:
+        """Return the agents that may reach a job's store, the likeliest first."""
         there = {
             agent.id: agent
             for agent in self._roster.agents()
@@ -141,15 +144,15 @@ class CheckpointRequests:
             return list(dict.fromkeys(theirs))
         return sorted(agent.id for agent in there.values() if agent.host == self._host)
 
-    def _row(self, said: Said) -> CheckpointRow | None:
-        """Return what an answer is about, if that is still open."""
-        row = self._rows.get(said.head.job, (said.step, said.generation, said.attempt))
+    def _row(self, reply: AgentReply) -> CheckpointRow | None:
+        """Return the checkpoint of a reply, if it still waits for one."""
+        row = self._rows.get(reply.head.job, (reply.step, reply.generation, reply.attempt))
         wanted = (
-            CheckpointPhase.COMMITTING if isinstance(said, Committed) else CheckpointPhase.REMOVING
+            CheckpointPhase.COMMITTING if isinstance(reply, Committed) else CheckpointPhase.REMOVING
         )
         return row if row and row.state == wanted else None
 
-    def _words(self, row: CheckpointRow) -> Commit | Remove:
+    def _message(self, row: CheckpointRow) -> Commit | Remove:
         head = own_head(row.job)
         if row.state == CheckpointPhase.REMOVING:
             return Remove(head, self._epoch, row.root, *row.key)
@@ -157,19 +160,19 @@ class CheckpointRequests:
         return Commit(head, self._epoch, row.root, *row.key, manifest, self._is_first_left(row))
 
     def _is_first_left(self, row: CheckpointRow) -> bool:
-        """Tell whether no older generation of the job has a commit that is not answered."""
+        """Tell whether no older generation of the job has a commit without a reply."""
         others = (one for one in self._rows.open() if one.job == row.job)
         waiting = (one for one in others if one.state == CheckpointPhase.COMMITTING)
         return all(one.generation >= row.generation for one in waiting)
 
 
 def _name(row: CheckpointRow) -> tuple[str, Key, str]:
-    """Return by what an request is known: what is committed may have to go a moment later."""
+    """Return the key of a request; a commit and a removal of the same checkpoint differ."""
     return row.job, row.key, row.state
 
 
 class CheckpointPruning:
-    """Decide what goes, store it, have an agent do it."""
+    """Decides which checkpoints are removed, stores that, and has an agent do it."""
 
     def __init__(
         self, jobs: JobRegistry, rows: CheckpointRows, requests: CheckpointRequests
@@ -180,7 +183,7 @@ class CheckpointPruning:
         self._tainted: dict[str, set[int]] = {}  # steps saved when a loss was not finite, by job
 
     def remove(self, row: CheckpointRow, author: str, reason: str) -> CheckpointRow:
-        """Have a checkpoint go: that it is to go is stored, then somebody is asked."""
+        """Remove a checkpoint: store that it is to be removed, then ask an agent."""
         row = replace(row, author=author, reason=reason, changed_at=self._rows.now())
         row = replace(row, state=str(CheckpointPhase.REMOVING))
         self._rows.put(row)
@@ -190,8 +193,8 @@ class CheckpointPruning:
     def held(self, job: JobRow) -> frozenset[int]:
         """Return the steps that must stay.
 
-        The last committed, what the job went on from, and the last one from before a loss was not
-        finite, until it is again.
+        These are the last committed one, the one that the job resumed from, and while a loss is
+        not finite the last one before that.
         """
         rows = self._rows.committed(job.id)
         last = max(rows, key=lambda row: row.committed_at or 0.0, default=None)
@@ -206,11 +209,11 @@ class CheckpointPruning:
         return sound((row.step for row in rows), bad, tainted or ()) | steps
 
     def taint(self, row: CheckpointRow) -> None:
-        """Know that a loss was not finite when this was saved, before its event has come."""
+        """Note that a loss was not finite when this was saved; the event of that comes later."""
         self._tainted.setdefault(row.job, set()).add(row.step)
 
-    def thin(self, row: CheckpointRow) -> None:
-        """Have those go that the job does not keep; only its present ranks say which."""
+    def prune(self, row: CheckpointRow) -> None:
+        """Remove the checkpoints that the job's rules do not keep."""
         job = self._jobs.get(row.job)
         if job is None or row.generation != job.generation:
             return
@@ -219,16 +222,16 @@ class CheckpointPruning:
         for step in excess(saved, keep_rules_of(job.facts.get(SAVING) or {}), self.held(job)):
             self.remove(rows[step], LOOM, "not among those that the job keeps")
 
-    def removed(self, row: CheckpointRow, said: Said) -> None:
-        """Take in that one is gone: an agent removed it, or nobody sees its store any more."""
-        if said.code not in ("", "not_seen"):
-            return  # it is tried again
+    def removed(self, row: CheckpointRow, reply: AgentReply) -> None:
+        """Store that a checkpoint is removed, or that no agent reaches its store any more."""
+        if reply.code not in ("", "not_seen"):
+            return  # it is repeated
         gone = replace(row, state=str(CheckpointPhase.REMOVED), changed_at=self._rows.now())
-        words = {"author": row.author, "reason": row.reason or said.why}
-        facts = {**whose(row), "place": row.place}
+        words = {"author": row.author, "reason": row.reason or reply.why}
+        facts = {**writer_of(row), "place": row.place}
         self._rows.put(gone, "checkpoint_removed", **words, facts=facts)
 
 
-def whose(row: CheckpointRow) -> dict[str, Any]:
-    """Return by whom a checkpoint was written, as every event of it says."""
+def writer_of(row: CheckpointRow) -> dict[str, Any]:
+    """Return who wrote a checkpoint, as every event of it has it."""
     return {"generation": row.generation, "attempt": row.attempt}

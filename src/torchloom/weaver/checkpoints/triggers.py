@@ -1,4 +1,4 @@
-"""Checkpoints that time or a signal asks for: one command each, whoever wants it how often."""
+"""Order checkpoints by time, by the end of an allocation, or by a signal to a rank."""
 
 import hashlib
 import time
@@ -15,12 +15,12 @@ from torchloom.weaver.events import RankEventReported
 from torchloom.weaver.jobs.registry import DEADLINE, SAVING, JobRegistry
 from torchloom.weaver.store.rows import JobRow
 
-MARGIN = 120.0  # seconds before that in which it is saved once more
-MOMENT = 5.0  # seconds in which the wants of any number of ranks are one
+MARGIN = 120.0  # seconds before the end of an allocation in which a job is saved
+MOMENT = 5.0  # seconds in which the requests of several ranks are one
 
 
 class CheckpointTriggers:
-    """Ask for checkpoints in the name of the clock, and of whoever sent a signal."""
+    """Orders checkpoints that are due, or that a rank requests."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class CheckpointTriggers:
             name = f"{job.id}\0{why}\0{len(wanted)}"
             self._order(job, name, why)
 
-    def look(self) -> None:
-        """Ask for what is due."""
+    def check(self) -> None:
+        """Order the checkpoints that are due."""
         for job in self._jobs.active():
             if job.state == JobState.RUNNING:
-                self._look_at(job)
+                self._check(job)
 
-    def _look_at(self, job: JobRow) -> None:
+    def _check(self, job: JobRow) -> None:
         deadline, now = job.facts.get(DEADLINE), self._now()
         if type(deadline) in (int, float) and deadline - self._margin <= now < deadline:
             self._order_once(job, f"deadline\0{job.id}\0{deadline}", "the allocation ends soon")
@@ -68,7 +68,7 @@ class CheckpointTriggers:
             self._order(job, f"every\0{job.id}\0{now}", f"every {every:g} s")
 
     def _times(self, job: JobRow, since: object) -> list[float]:
-        """Return when checkpoints were begun or asked for, and since when they are wanted."""
+        """Return when checkpoints were started or ordered, and since when they are configured."""
         begun = [row.created_at for row in self._rows.of(job.id)]
         asked = [at for at, _ in self._asked(job)]
         first = float(since) if isinstance(since, int | float) else job.created_at
@@ -79,7 +79,7 @@ class CheckpointTriggers:
         return [(row.asked_at, row.reason) for row in rows if row.kind == CommandKind.CHECKPOINT]
 
     def _is_asked(self, job: JobRow) -> bool:
-        """Tell whether one is on its way already."""
+        """Tell whether a checkpoint is ordered already."""
         state = self._commands.state(job.id)
         return any(
             e.command.kind is CommandKind.CHECKPOINT for e in (*state.queue, *state.standing)
@@ -94,5 +94,5 @@ class CheckpointTriggers:
 
 
 def _id(name: str) -> str:
-    """Return the id of a command that is the same whoever asks for it again."""
+    """Return the id of a command; the same name has the same id."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Carry out what `rules/control` decides: store first, then speak; restarts go on from the rows.
+"""Carry out what `rules/control` decides: store first, then send. A restart continues from rows.
 
 What others keep until it is stored here may be stored a moment later: an outcome stands in the
-store in which the ranks of its generation met, a rank's word in its agent's spool.
+store in which the ranks of its generation met, a rank's report in its agent's spool.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
 _STOPS = (rules.CommandKind.STOP, rules.CommandKind.STOP_AT, rules.CommandKind.RESIZE)
-Said = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
+CommandReport = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
 
 
 class CommandDriver:
-    """One state machine a job, fed with what ranks say and with time."""
+    """One state machine per job, fed with reports of ranks and with time."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class CommandDriver:
         self._states: dict[str, agreement.State] = {}
         self._members: dict[
             str, dict[int, RankProcessRow]
-        ] = {}  # of the generation that is spoken to
+        ] = {}  # of the generation that commands are offered to
         self._prepared: dict[str, set[tuple[str, str]]] = {}  # offer and incarnation, by job
         self._waiting: dict[str, list[asyncio.Future[rules.CommandEntry]]] = {}
         for job in jobs.active():
@@ -60,7 +60,7 @@ class CommandDriver:
         return self._state(job)
 
     def status(self, job: str, command: str) -> rules.Status | None:
-        """Return how a command of a job stands; none that nobody has heard of."""
+        """Return the status of a command of a job; None for an unknown one."""
         found = (one.status for one in self._state(job).audit if one.id == command)
         return next(found, None)
 
@@ -79,21 +79,21 @@ class CommandDriver:
                 del self._waiting[command.id]
 
     def order(self, job: str, command: rules.Command) -> None:
-        """Have a command done that nobody waits for."""
+        """Request a command without waiting for it."""
         self._feed(job, events.Asked(command))
 
     def withdraw(self, job: str, command: str, why: str) -> None:
-        """Close a command that no rank has been asked for."""
+        """Close a command that was not offered to ranks."""
         self._feed(job, events.Withdrawn(command, why))
 
     def registered(self, rank: RankProcessRow) -> None:
-        """Take in that a rank has come, or has got a boundary; begin the generation when whole."""
+        """Handle a rank's registration, or its first boundary; begin the generation when whole."""
         state = self._state(rank.job)
         members = self._members.get(rank.job, {})
         known = members.get(rank.rank)
         if state.ranks and known and known.role == rank.role:
             if known.generation == rank.generation and known.incarnation != rank.incarnation:
-                self._lost(rank.job, rank.rank)  # another life under the same number
+                self._lost(rank.job, rank.rank)  # another process of the same rank
             elif known.generation == rank.generation:
                 members[rank.rank] = rank
                 self._bound(rank)
@@ -101,8 +101,10 @@ class CommandDriver:
         self._begin_if_whole(rank)
 
     def gone(self, rank: RankProcessRow) -> None:
-        """Take in that a rank's life is over, and with it the generation; unless it was told to
-        stop, for then the others' word is still to come."""
+        """Handle the end of a rank, and with it of the generation.
+
+        After a stop the reports of the other ranks are still to come.
+        """
         known = self._members.get(rank.job, {}).get(rank.rank)
         standing = self._state(rank.job).standing
         is_stopping = any(entry.command.kind in _STOPS for entry in standing)
@@ -110,14 +112,16 @@ class CommandDriver:
             self._lost(rank.job, rank.rank)
 
     def generation_over(self, job: str) -> None:
-        """Take in that a generation is over though its ranks may live on: what was not decided in
-        it is offered to the next one."""
+        """End a generation though its ranks may keep running.
+
+        What was not decided in it is offered to the next one.
+        """
         if (state := self._states.get(job)) is not None and state.ranks:
             self._lost(job, min(state.ranks))
         self._prepared.pop(job, None)
 
-    def look(self, job: str) -> None:
-        """Speak to the newest generation of a job, if its ranks are there: it trains."""
+    def begin_newest(self, job: str) -> None:
+        """Begin the newest generation of a job, if its ranks have registered: it trains."""
         there = [row for row in self._roster.ranks(job) if row.state == "up"]
         for row in sorted(there, key=lambda row: -row.generation)[:1]:
             self._begin_if_whole(row)
@@ -129,16 +133,16 @@ class CommandDriver:
             for known in (self._states, self._members, self._prepared):
                 known.pop(job, None)
 
-    def said(self, rank: RankProcessRow, message: Said) -> None:
-        """Take in what a living rank of the present generation says about a command."""
+    def on_report(self, rank: RankProcessRow, message: CommandReport) -> None:
+        """Handle what a running rank of the present generation reports about a command."""
         self._feed(rank.job, events.RankReport(rank.rank, message))
 
     def settle(self) -> None:
-        """Store what waits, before those who keep it forget it."""
+        """Store what waits, before agents drop it."""
         self._command_rows.settle()
 
     def tick(self) -> None:
-        """Let time pass: what had no answer is said again."""
+        """Handle the passing of time: what had no answer is sent again."""
         self.settle()
         for job in list(self._states):
             state = self._states[job]
@@ -152,7 +156,7 @@ class CommandDriver:
         return self._states[job]
 
     def _begin_if_whole(self, rank: RankProcessRow) -> None:
-        """Speak to a generation once all its ranks are there and one of them has boundaries."""
+        """Begin a generation once all its ranks have registered and one of them has boundaries."""
         membership = (rank.role, rank.generation, "up")
         if not self._roster.is_whole(rank):
             return
@@ -160,7 +164,7 @@ class CommandDriver:
         rows = [row for row in everyone if (row.role, row.generation, row.state) == membership]
         state, start = self._state(rank.job), self._attempts.first_step(rank)
         if start is None or (state.ranks and state.generation >= rank.generation):
-            return  # it does not train yet, or another role of it is spoken to
+            return  # it does not train yet, or commands are offered to another role of it
         self._members[rank.job] = {row.rank: row for row in rows}
         ranks = frozenset(self._members[rank.job])
         self._states[rank.job] = replace(state, generation=rank.generation - 1)
@@ -179,7 +183,7 @@ class CommandDriver:
         self._members.pop(job, None)
 
     def _feed(self, job: str, event: events.Event) -> None:
-        """Take one event in: what it decides is stored before a word is said, or may wait."""
+        """Handle one event: what it decides is stored before anything is sent, or may wait."""
         state, effects = agreement.step(self._state(job), event)
         stored = [effect.entry for effect in effects if isinstance(effect, events.StoreCommand)]
         if _may_wait(event, effects):
@@ -213,11 +217,11 @@ class CommandDriver:
                 for rank in self._rows(job, (effect.rank,)):
                     step = effect.outcome.step
                     assert step is not None
-                    said = plane.Write(head_of(rank), effect.entry.offer_id, step)
-                    self._sender.soon(rank.agent, said)
+                    message = plane.Write(head_of(rank), effect.entry.offer_id, step)
+                    self._sender.soon(rank.agent, message)
             case events.SendOutcome():
                 for rank in self._rows(job, effect.ranks):
-                    self._tell(rank, effect)
+                    self._send_outcome(rank, effect)
             case events.CommandDone():
                 for done in self._waiting.get(effect.entry.id, ()):
                     if not done.done():
@@ -229,14 +233,14 @@ class CommandDriver:
         self._prepared.setdefault(rank.job, set()).add((entry.offer_id, rank.incarnation))
         self._sender.soon(rank.agent, prepare(head_of(rank), entry))
 
-    def _tell(self, rank: RankProcessRow, effect: events.SendOutcome) -> None:
-        """Say an outcome; a rank that came later must hear first what it is about."""
+    def _send_outcome(self, rank: RankProcessRow, effect: events.SendOutcome) -> None:
+        """Send an outcome; a rank that registered later needs the Prepare first."""
         entry = effect.entry
         if (entry.offer_id, rank.incarnation) not in self._prepared.get(rank.job, ()):
             self._prepare(rank, entry)
         effective, why = outcome_of(effect.outcome)
-        said = plane.Outcome(head_of(rank), entry.offer_id, effective, why)
-        self._sender.soon(rank.agent, said)
+        message = plane.Outcome(head_of(rank), entry.offer_id, effective, why)
+        self._sender.soon(rank.agent, message)
 
     def _rows(self, job: str, ranks: Iterable[int]) -> list[RankProcessRow]:
         members = self._members.get(job, {})
@@ -244,7 +248,7 @@ class CommandDriver:
 
 
 def _may_wait(event: events.Event, effects: Iterable[events.Effect]) -> bool:
-    """Tell whether ranks only say what is kept elsewhere, and nobody waits to hear that it is."""
+    """Return whether a rank reports only what is kept elsewhere, and no request waits for it."""
     match event:
         case events.RankReport(_, plane.Decided() | plane.Applied()):
             kinds = events.StoreCommand | events.SendOutcome

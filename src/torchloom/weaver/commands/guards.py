@@ -1,4 +1,4 @@
-"""Watch what metrics do after a change, and take it back where its guard says so.
+"""Watch what metrics do after a change, and undo it where its guard trips.
 
 A guard is a row beside its command: a weaver that begins reads both and watches on.
 """
@@ -60,7 +60,7 @@ class Guards:
         return {row.command: row for row in self._state.find(GuardRow, job=job)}
 
     def add(self, job: str, command: str, words: str, span: int) -> None:
-        """Watch over a change that is about to be asked for."""
+        """Guard a change that is about to be requested."""
         if self._state.one(GuardRow, command=command) is None:
             row = GuardRow(command, job, words, span)
             self._state.put(row)
@@ -167,7 +167,7 @@ class Guards:
         return next((entry for entry in audit if entry.id == watch.row.command), None)
 
     def _is_first(self, metrics: Metrics) -> bool:
-        """Tell whether these are of the lowest rank that takes steps."""
+        """Return whether these are of the lowest rank that takes steps."""
         rows = [r for r in self._roster.ranks(metrics.head.job) if r.boundary != "none"]
         if not rows:
             return False

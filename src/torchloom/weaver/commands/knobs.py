@@ -59,8 +59,8 @@ class InForce:
         for entry in changes:
             is_done = entry.status is Status.APPLIED and entry.generation == generation
             if is_done or (step is not None and (entry.step or 0) <= step):
-                for name, wish in entry.command.payload.items():
-                    self._changed[name] = entry.step or 0, wish["value"]
+                for name, change in entry.command.payload.items():
+                    self._changed[name] = entry.step or 0, change["value"]
         self._measured: dict[str, dict[int, PointRow]] = {}
         for point in measured:
             if point.name.startswith(_MEASURED) and point.generation == generation:
@@ -99,12 +99,12 @@ def _without_values(knob: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(job: JobRow, ranks: list[RankProcessRow], values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as the job's knobs take them, or refuse in words."""
+    """Return values as the job's knobs take them; raises NoKnobs, NotAKnob or BadKnobValue."""
     known = knobs_of(ranks)
     if not values:
         raise BadKnobValue("nothing to set; write NAME=VALUE")
     if not known:
-        raise NoKnobs(f"job {job.id} has no knobs: no rank has told of one")
+        raise NoKnobs(f"job {job.id} has no knobs: no rank has registered one")
     for name in values:
         if _is_unread(name, ranks):
             raise NotAKnob(name)
@@ -115,7 +115,7 @@ def checked(job: JobRow, ranks: list[RankProcessRow], values: dict[str, Any]) ->
 
 
 def _is_unread(name: str, ranks: Iterable[RankProcessRow]) -> bool:
-    """Tell whether a rank has this in its config alone, though it is one of those that train."""
+    """Return whether a rank has this in its config alone, though it is one of those that train."""
     having = [(rank.role, knob) for rank in ranks for knob in rank.knobs if knob["name"] == name]
     used = {role for role, knob in having if knob.get("is_used", True)}
     return any(role in used or not used for role, knob in having if not knob.get("is_used", True))

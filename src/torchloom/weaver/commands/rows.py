@@ -1,7 +1,7 @@
 """The commands of every job, as rows: stored whole, read back whole.
 
-Only the weaver writes them, so what it has read or written once it knows by heart: an answer at the
-door and a rank's word are not to wait for queries.
+Only the weaver writes them, so it caches what it has read or written: an API request and a rank's
+report do not wait for queries.
 """
 
 import time
@@ -25,7 +25,7 @@ _BY_HEART = 256  # jobs
 
 @dataclass(frozen=True, slots=True)
 class JobCommands:
-    """The commands of one job as the database has them, in order, and what ranks said to each."""
+    """The commands of one job as the database has them, in order, and the acks of ranks."""
 
     commands: dict[str, rows.CommandRow] = field(default_factory=dict)
     acks: dict[str, dict[tuple[int, int], rows.CommandAck]] = field(default_factory=dict)
@@ -37,13 +37,13 @@ class JobCommands:
         elif isinstance(row, rows.CommandAck):
             self.acks.setdefault(row.command, {})[row.generation, row.rank] = row
 
-    def said(self, command: str) -> list[rows.CommandAck]:
-        """Return what ranks said to a command."""
+    def acks_of(self, command: str) -> list[rows.CommandAck]:
+        """Return the acks of a command."""
         return [ack for _, ack in sorted(self.acks.get(command, {}).items())]
 
 
 class CommandRows:
-    """What was asked and what became of it."""
+    """The rows of commands: what was requested, and how it ended."""
 
     def __init__(
         self, state: StateStore, journal: Journal, now: Callable[[], float] = time.time
@@ -55,12 +55,12 @@ class CommandRows:
         self._waiting: list[tuple[str, CommandEntry]] = []
 
     def store(self, job: str, entries: Iterable[CommandEntry]) -> None:
-        """Store commands, what ranks said to them, and that each is where it is now."""
+        """Store commands, the acks of ranks, and the status of each as an event."""
         self.keep(job, entries)
         self.settle()
 
     def keep(self, job: str, entries: Iterable[CommandEntry]) -> None:
-        """Have the same stored together with what is stored next, or when somebody looks."""
+        """Store the same together with what is stored next, or when it is read."""
         self._waiting += ((job, entry) for entry in entries)
 
     def settle(self) -> None:
@@ -73,7 +73,7 @@ class CommandRows:
                 for job, entry in waiting:
                     self._store(job, entry)
         except BaseException:
-            self._books.clear()  # they say what is not stored
+            self._books.clear()  # they hold what is not stored
             raise
         self._journal.wake()
 
@@ -81,7 +81,7 @@ class CommandRows:
         """Return the commands of a job as the rules know them, in order."""
         self.settle()
         book = self._book(job)
-        return [entry_of(row, book.said(row.id)) for row in book.commands.values()]
+        return [entry_of(row, book.acks_of(row.id)) for row in book.commands.values()]
 
     def audit(self, job: str) -> list[rows.CommandRow]:
         """Return the audit log of a job."""
@@ -89,7 +89,7 @@ class CommandRows:
         return list(self._book(job).commands.values())
 
     def job_of(self, command: str) -> str | None:
-        """Return whose command this is; nothing when there is none of this id."""
+        """Return the job of a command; None when there is none of this id."""
         self.settle()
         for job, book in self._books.items():
             if command in book.commands:
@@ -98,12 +98,12 @@ class CommandRows:
         return found.job if found else None
 
     def acks(self, commands: Iterable[str]) -> list[rows.CommandAck]:
-        """Return what ranks said to these commands."""
+        """Return the acks of these commands."""
         jobs = [(command, self.job_of(command)) for command in commands]
-        return [ack for command, job in jobs if job for ack in self._book(job).said(command)]
+        return [ack for command, job in jobs if job for ack in self._book(job).acks_of(command)]
 
     def schedule(self, job: str) -> tuple[CommandEntry, ...]:
-        """Return the changes of a job's knobs that whoever joins must know of."""
+        """Return the changes of a job's knobs that a joining rank needs."""
         return schedule(self.entries(job))
 
     def _book(self, job: str) -> JobCommands:
@@ -125,11 +125,11 @@ class CommandRows:
     def _store(self, job: str, entry: CommandEntry) -> None:
         """Store what is new about a command."""
         book, now = self._book(job), self._now()
-        known, said = book.commands.get(entry.id), book.acks.get(entry.id, {})
+        known, acks = book.commands.get(entry.id), book.acks.get(entry.id, {})
         row = _row(job, entry, known.asked_at if known else now, now)
         if known is None or known.state != row.state:
             self._note(row)
-        new = [ack for ack in _acks(entry, now) if (ack.generation, ack.rank) not in said]
+        new = [ack for ack in _acks(entry, now) if (ack.generation, ack.rank) not in acks]
         for each in (row, *new):
             self._state.put(each)
             book.take(each)
@@ -188,8 +188,8 @@ def _acks(entry: CommandEntry, now: float) -> list[rows.CommandAck]:
 
 
 def entry_of(row: rows.CommandRow, acks: Iterable[rows.CommandAck]) -> CommandEntry:
-    """Return a command and what ranks said to it, as the rules know them."""
-    said = {
+    """Return a command and its acks, as the rules use them."""
+    by_rank = {
         ack.rank: Ack(ack.step or 0, ack.before, ack.after)
         for ack in acks
         if ack.generation == row.generation
@@ -197,5 +197,5 @@ def entry_of(row: rows.CommandRow, acks: Iterable[rows.CommandAck]) -> CommandEn
     command = Command(row.id, CommandKind(row.kind), row.payload, row.author, row.reason, row.at)
     status = Status(row.state)
     return CommandEntry(
-        command, row.number, status, row.offer, row.effective, row.outcome, said, row.generation
+        command, row.number, status, row.offer, row.effective, row.outcome, by_rank, row.generation
     )

@@ -19,7 +19,7 @@ _KINDS: dict[CommandKind, plane.Kind] = {
     CommandKind.CHECKPOINT: "checkpoint",
     CommandKind.DIGEST: "digest",
 }
-KINDS = frozenset(_KINDS)  # what ranks can be asked for
+KINDS = frozenset(_KINDS)  # that can be offered to ranks
 
 
 def prepare(head: plane.Head, entry: CommandEntry) -> plane.Prepare:
@@ -51,9 +51,9 @@ def wrapped(values: Mapping[str, Any], hold: bool, undo: str = "") -> dict[str, 
 
 def knob_payload(payload: Any) -> dict[str, plane.Value]:
     """Return a change of knobs as ranks take it."""
-    values = {name: wish["value"] for name, wish in payload.items()}
-    more: dict[str, Any] = {"hold": any(wish["hold"] for wish in payload.values())}
-    if undo := next((wish["undo"] for wish in payload.values() if "undo" in wish), ""):
+    values = {name: change["value"] for name, change in payload.items()}
+    more: dict[str, Any] = {"hold": any(change["hold"] for change in payload.values())}
+    if undo := next((change["undo"] for change in payload.values() if "undo" in change), ""):
         more["undo"] = undo
     if len(values) == 1:
         ((name, value),) = values.items()

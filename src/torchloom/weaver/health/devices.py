@@ -1,7 +1,4 @@
-"""The devices of all nodes and who uses them: the device map of the rules, stored with its version.
-
-A failed device is known by its uuid, so whom it concerns is known in the moment it fails.
-"""
+"""The devices of all nodes and the ranks that use them: the device map of the rules, stored."""
 
 import json
 import time
@@ -16,7 +13,7 @@ from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import DeviceRow, Fact, MapEntry, RankProcessRow
 
 _UUID = ("device_uuid", "UUID", "uuid", "gpu_uuid", "device")  # labels that may name a device
-_STATE = "loom_state"  # a label by which a rule says what its alert means: failed or draining
+_STATE = "loom_state"  # a label that gives the state an alert means: failed or draining
 _WORDS = ("summary", "description", "message")
 _MOST = 1000  # alerts of one message
 VERSION = "drmap_version"
@@ -28,7 +25,7 @@ class NoAlerts(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceAlert:
-    """What one alert says of one device."""
+    """What one alert reports on one device."""
 
     device: str
     state: DeviceState
@@ -37,7 +34,7 @@ class DeviceAlert:
 
 
 def read_alerts(data: bytes) -> list[DeviceAlert]:
-    """Return what is said of devices; alerts about other things are nobody's here."""
+    """Return the alerts about devices; others are ignored."""
     try:
         message = json.loads(data)
         alerts = message["alerts"][:_MOST]
@@ -80,7 +77,7 @@ class DeviceMap:
         self._journal = journal
         self._now = now
         self._devices = {device.uuid: device for device in state.find(DeviceRow)}
-        self._introduced: set[str] = set()  # by an agent of the node that has them
+        self._introduced: set[str] = set()  # reported by an agent of their node
         self.map = self._stored(ranks)
 
     def all(self) -> list[DeviceRow]:
@@ -90,39 +87,39 @@ class DeviceMap:
         return self._devices.get(uuid)
 
     def processes(self, device: str) -> list[str]:
-        """Return who uses a device."""
+        """Return the ranks that use a device."""
         return [str(process) for process in sorted(self.map.processes_on(device))]
 
     def seen(self, node: str, devices: Iterable[plane.Device]) -> None:
-        """Take in the devices that an agent has on its node."""
-        for said in devices:
-            self._introduced.add(said.uuid)
-            known = self._devices.get(said.uuid)
-            base = known or DeviceRow(said.uuid, changed_at=self._now())
-            index, memory = said.index, said.memory
-            device = replace(base, node=node, kind=said.kind, index=index, memory=memory)
+        """Store the devices that an agent reports of its node."""
+        for reported in devices:
+            self._introduced.add(reported.uuid)
+            known = self._devices.get(reported.uuid)
+            base = known or DeviceRow(reported.uuid, changed_at=self._now())
+            index, memory = reported.index, reported.memory
+            device = replace(base, node=node, kind=reported.kind, index=index, memory=memory)
             if device != known:
                 self._put(device)
 
     def use(self, *ranks: RankProcessRow) -> None:
-        """Take in which devices ranks use: these, and no others."""
+        """Store which devices ranks use: these, and no others."""
         processes = [_process(rank) for rank in ranks]
         self._change(self.map.replace_process(*processes), processes)
         for rank in ranks:
             for uuid in rank.devices:
-                if uuid not in self._devices:  # nobody has introduced it
+                if uuid not in self._devices:  # no agent has reported it
                     kind, index = "cpu" if "/cpu/" in uuid else "", rank.local_rank
                     self._put(DeviceRow(uuid, rank.node, kind, index, changed_at=self._now()))
 
     def leave(self, *ranks: RankProcessRow) -> None:
-        """Take processes that are gone out of the map."""
+        """Remove ended processes from the map."""
         processes = [_process(rank) for rank in ranks]
         self._change(self.map.unregister(*(process.id for process in processes)), processes)
 
     def forget(self, *ranks: RankProcessRow) -> None:
-        """Take processes out of the map for good, and the devices that they alone reported.
+        """Remove processes from the map, with the devices that they alone reported.
 
-        One stays that an agent has introduced, or whose state was set by hand.
+        A device stays that an agent has reported, or whose state was set by a user.
         """
         self.leave(*ranks)
         for uuid in {uuid for rank in ranks for uuid in rank.devices} - self._introduced:
@@ -132,7 +129,7 @@ class DeviceMap:
                 del self._devices[uuid]
 
     def mark(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
-        """Store what somebody says of a device's health; one that is not known becomes so."""
+        """Store the health of a device; an unknown device is added."""
         known = self._devices.get(uuid) or DeviceRow(uuid)
         device = replace(known, state=state.value, source=source, reason=reason)
         device = replace(device, changed_at=self._now())
@@ -166,7 +163,7 @@ class DeviceMap:
         self._devices[device.uuid] = device
 
     def _change(self, after: DRMap, changed: Iterable[MappedRank]) -> None:
-        """Store of a new map what is not in the old one; only these processes differ."""
+        """Store how a new map differs from the old one, which it does in these processes."""
         before, version = self.map, after.version
         if version == before.version:
             return

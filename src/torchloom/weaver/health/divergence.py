@@ -1,4 +1,4 @@
-"""Watch which losses are not finite, and say so of their job until they are finite again."""
+"""Mark the jobs that have a loss that is not finite, until it is finite again."""
 
 import math
 
@@ -14,7 +14,7 @@ _NAMES = 16  # losses of one job
 
 
 class LossWatch:
-    """What ranks tell of their losses; numbers are looked at only where one is not finite."""
+    """Follows the losses that ranks report; metrics are read only where one is not finite."""
 
     def __init__(self, jobs: JobRegistry, journal: Journal) -> None:
         self._jobs = jobs

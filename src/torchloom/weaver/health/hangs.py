@@ -1,4 +1,4 @@
-"""Find out why ranks stand still: mark them, have stacks taken, write the verdict, and act late."""
+"""Find ranks that make no progress: mark them, take stacks, store a verdict, and end them late."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,13 @@ from torchloom.weaver.membership.attempt import LiveAttempts
 from torchloom.weaver.sender import Sender, own_head
 from torchloom.weaver.store.rows import RankProcessRow
 
-PATIENCE = 8.0  # seconds; agents look twice, and at some of their ranks at a time
+PATIENCE = 8.0  # seconds; agents take two samples, of some of their ranks at a time
 _GROUPS, _DEPTH = 32, 24  # of the stacks that an event keeps
 _OFF = "off"
 
 
 class StackRequests:
-    """Questions under way, by name."""
+    """Requests for stacks that wait for replies, by id."""
 
     def __init__(self, roster: Roster, sender: Sender, epoch: int, dropped: Counter[str]) -> None:
         self._roster = roster
@@ -47,7 +47,7 @@ class StackRequests:
     async def take(
         self, ranks: Sequence[RankProcessRow], patience: float = PATIENCE
     ) -> dict[str, Stacks]:
-        """Return what was seen of these lives, by incarnation."""
+        """Return the stacks of these ranks, by incarnation."""
         name, agents = uuid.uuid4().hex[:16], dict[str, list[str]]()
         for rank in ranks:
             agents.setdefault(rank.agent, []).append(rank.incarnation)
@@ -61,30 +61,30 @@ class StackRequests:
             async with asyncio.timeout(patience if ranks else 0):
                 await done.wait()
         except TimeoutError:
-            pass  # what is there is there
+            pass  # the stacks that arrived are returned
         finally:
             for under_way in (self._seen, self._missing, self._done):
                 del under_way[name]
         return seen
 
     async def on_stacks(self, subject: str, data: bytes, reply: str) -> None:
-        """An agent says what it saw of one of its ranks."""
-        said = self._reader.read(data)
-        if said is None:
+        """Handle the stacks of a rank."""
+        message = self._reader.read(data)
+        if message is None:
             return
-        rank = self._roster.of_life(said.head.incarnation)
+        rank = self._roster.of_life(message.head.incarnation)
         if rank is None or rank.agent != subjects.agent_of(subject):
             self._dropped["foreign_agent"] += 1
-        elif said.head.incarnation in self._missing.get(said.request, ()):
-            self._seen[said.request][said.head.incarnation] = said
-            self._missing[said.request].discard(said.head.incarnation)
-            if not self._missing[said.request]:
-                self._done[said.request].set()
+        elif message.head.incarnation in self._missing.get(message.request, ()):
+            self._seen[message.request][message.head.incarnation] = message
+            self._missing[message.request].discard(message.head.incarnation)
+            if not self._missing[message.request]:
+                self._done[message.request].set()
 
 
 @dataclass(frozen=True, slots=True)
 class StackEvidence:
-    """The ranks of one role, what was seen of them, and what that means."""
+    """The ranks of one role, their stacks, and the verdict on them."""
 
     role: str
     ranks: tuple[RankProcessRow, ...]
@@ -108,7 +108,7 @@ def weigh(
     steps: Mapping[int, int | None],
     stacks: Mapping[str, Stacks],
 ) -> StackEvidence:
-    """Return the verdict on a role's ranks with all that it rests on."""
+    """Return the verdict on a role's ranks with its evidence."""
     looks = {rank.rank: _looks(stacks.get(rank.incarnation)) for rank in ranks}
     standings = {rank: RankSamples(_step(its, steps.get(rank)), its) for rank, its in looks.items()}
     return StackEvidence(role, tuple(ranks), standings, stacks, verdict.judge(standings))
@@ -134,13 +134,13 @@ def folded(evidence: StackEvidence) -> list[dict[str, Any]]:
 
 
 def kept_shape(evidence: StackEvidence) -> dict[str, Any]:
-    """Return what an event keeps: enough to see why, and no more than that."""
+    """Return what an event keeps of the evidence."""
     stacks = [{**one, "frames": one["frames"][:_DEPTH]} for one in folded(evidence)[:_GROUPS]]
     return {"role": evidence.role, **verdict_shape(evidence.verdict), "stacks": stacks}
 
 
 def role_shape(evidence: StackEvidence) -> dict[str, Any]:
-    """Return all that is known, as a door shows it."""
+    """Return the evidence as clients see it."""
     return {
         "role": evidence.role,
         "verdict": verdict_shape(evidence.verdict),
@@ -151,7 +151,7 @@ def role_shape(evidence: StackEvidence) -> dict[str, Any]:
 
 def _rank_shape(evidence: StackEvidence, rank: RankProcessRow) -> dict[str, Any]:
     seen, standing = evidence.stacks.get(rank.incarnation), evidence.standings[rank.rank]
-    last = seen.looks[-1] if seen and seen.looks else plane.Look(0.0, 0.0, "")
+    last = seen.looks[-1] if seen and seen.looks else plane.ProcessSample(0.0, 0.0, "")
     sight = verdict.see(standing.looks)
     return {
         "rank": rank.rank,
@@ -183,7 +183,7 @@ def _looks(seen: Stacks | None) -> tuple[StackSample, ...]:
     return tuple(_look(look) for look in seen.looks)
 
 
-def _look(look: plane.Look) -> StackSample:
+def _look(look: plane.ProcessSample) -> StackSample:
     main = next((thread for thread in look.threads if thread.is_main), None)
     frames = (
         tuple(StackFrame(f.function, f.file, f.line, f.text) for f in main.frames) if main else ()
@@ -196,7 +196,7 @@ def _look(look: plane.Look) -> StackSample:
 
 
 def _step(looks: Sequence[StackSample], beaten: int | None) -> int | None:
-    """Return the step in which a rank was seen; the last beat's, which may be older, if in none."""
+    """Return the step of a rank by its stacks, else by its last heartbeat, which may be older."""
     return looks[-1].step if looks and looks[-1].step is not None else beaten
 
 
@@ -227,13 +227,13 @@ class Hangs:
         self._tasks = tasks
         self._states: dict[Key, hang.State] = {}
         self._lives: dict[Key, dict[int, str]] = {}
-        self._looks: dict[Key, asyncio.Task[None]] = {}
-        self._told: dict[Key, tuple[Any, ...]] = {}
-        self._wishes: dict[str, Mapping[str, Any]] = {}  # by job
+        self._requests: dict[Key, asyncio.Task[None]] = {}
+        self._last_verdict: dict[Key, tuple[Any, ...]] = {}
+        self._options: dict[str, Mapping[str, Any]] = {}  # by job
         self.suspects: dict[str, str] = {}  # why, by incarnation
 
-    def beat(self, beat: Heartbeat) -> None:
-        """Look at the ranks that stand still, or did at the last beat."""
+    def on_heartbeat(self, beat: Heartbeat) -> None:
+        """Check the ranks that make no progress, or made none at the last heartbeat."""
         roles: dict[Key, dict[int, Progress]] = {}
         for each in beat.progress:
             if each.head.incarnation in self.suspects or _may_stand(each):
@@ -243,10 +243,10 @@ class Hangs:
         for key, found in roles.items():
             self._report(key, beat.sent, found)
 
-    def registered(self, said: Register) -> None:
-        """Take in what a rank's job wants; it is said with every registration, so not stored."""
-        if said.hang:
-            self._wishes[said.head.job] = said.hang
+    def registered(self, message: Register) -> None:
+        """Note the job's options for hangs; every registration has them, so they are not stored."""
+        if message.hang:
+            self._options[message.head.job] = message.hang
 
     def on_rank_ended(self, ended: RankProcessEnded) -> None:
         """Drop what is known of a rank's process that has ended."""
@@ -260,7 +260,7 @@ class Hangs:
         if not self._lives[key]:
             self._drop(key)
 
-    async def look(self, key: Key) -> StackEvidence:
+    async def sample(self, key: Key) -> StackEvidence:
         """Take the stacks of a role's ranks now, and judge them."""
         ranks = self._ranks(key)
         stacks = await self._stack_requests.take(ranks)
@@ -269,34 +269,34 @@ class Hangs:
         return weigh(key[1], ranks, steps, stacks)
 
     async def close(self) -> None:
-        """Leave the looks that are under way."""
-        looks = list(self._looks.values())
+        """Cancel the requests that wait."""
+        looks = list(self._requests.values())
         for look in looks:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
 
     def _report(self, key: Key, now: float, found: Mapping[int, Progress]) -> None:
-        wishes = self._wishes.get(key[0], {})
-        if wishes.get("action") == _OFF or self._attempts.is_recovering(key[0]):
-            return  # who waits for a newcomer does not stand still by itself
+        options = self._options.get(key[0], {})
+        if options.get("action") == _OFF or self._attempts.is_recovering(key[0]):
+            return  # ranks that wait for a replacement do not hang
         self._enter(key, found)
         rows = (self._roster.of_life(each.head.incarnation) for each in found.values())
-        limits = limits_of(wishes, (row for row in rows if row))
+        limits = limits_of(options, (row for row in rows if row))
         state = replace(self._states[key], limits=limits)
-        state = self._hear_again(state, found)
-        told = {rank: _progress(each) for rank, each in found.items()}
-        self._states[key], effects = hang.step(state, hang.ProgressReport(now, told))
+        state = self._unmute(state, found)
+        progress = {rank: _progress(each) for rank, each in found.items()}
+        self._states[key], effects = hang.step(state, hang.ProgressReport(now, progress))
         self._do(key, effects)
 
     def _enter(self, key: Key, found: Mapping[int, Progress]) -> None:
-        """Have the rules know of every present life of the role, when one is not known."""
+        """Add the processes of a role to the state of the rules, where one is missing."""
         known = self._lives.get(key, {})
         if all(known.get(rank) == each.head.incarnation for rank, each in found.items()):
             return
         for other in [other for other in self._states if self._is_over(other[0])]:
             self._drop(other)
-        for job in [job for job in self._wishes if self._is_over(job)]:
-            del self._wishes[job]
+        for job in [job for job in self._options if self._is_over(job)]:
+            del self._options[job]
         state, lives = self._states.get(key, hang.State()), self._lives.setdefault(key, {})
         for row in self._ranks(key):
             if lives.get(row.rank) != row.incarnation:
@@ -305,25 +305,25 @@ class Hangs:
                 state, _ = hang.step(state, hang.RankStarted(row.rank))
         self._states[key] = state
 
-    def _hear_again(self, state: hang.State, found: Mapping[int, Progress]) -> hang.State:
-        """A rank that moves is not silent, whatever its threadlet did not answer."""
+    def _unmute(self, state: hang.State, found: Mapping[int, Progress]) -> hang.State:
+        """Clear `is_silent` of ranks that make progress again."""
         for rank, each in found.items():
             was = state.ranks[rank]
             if was.is_silent and (was.step, was.phase) != (each.step, _phase(each)):
-                state, _ = hang.step(state, hang.ThreadletHeard(rank, False))
+                state, _ = hang.step(state, hang.ThreadletState(rank, False))
         return state
 
     def _do(self, key: Key, effects: Iterable[hang.Effect]) -> None:
         for effect in effects:
             match effect:
                 case hang.RequestStacks():
-                    self._look_soon(key)
+                    self._sample_soon(key)
                 case hang.Suspect():
                     self.suspects[self._lives[key][effect.rank]] = effect.why
                     self._note("rank_suspect", key, effect.rank, effect.why)
                 case hang.Cleared():
                     self.suspects.pop(self._lives[key][effect.rank], None)
-                    self._told.pop(key, None)
+                    self._last_verdict.pop(key, None)
                     self._note("rank_cleared", key, effect.rank, "")
                 case hang.NotifyHang():
                     self._note("hang", key, effect.rank, effect.reason)
@@ -338,31 +338,31 @@ class Hangs:
         facts = {"words": finding.words} if kind == "hang" and finding else {}
         self._journal.note(kind, key[0], rank=rank, step=step, reason=reason, facts=facts)
 
-    def _look_soon(self, key: Key) -> None:
-        """Look beside all else; a look that is under way saw others, and is dropped."""
-        if (before := self._looks.get(key)) is not None:
+    def _sample_soon(self, key: Key) -> None:
+        """Take stacks in the background; a request for other ranks is cancelled."""
+        if (before := self._requests.get(key)) is not None:
             before.cancel()
-        self._looks[key] = self._tasks.start(self._look(key), "stacks")
+        self._requests[key] = self._tasks.start(self._judge(key), "stacks")
 
-    async def _look(self, key: Key) -> None:
-        evidence = await self.look(key)
+    async def _judge(self, key: Key) -> None:
+        evidence = await self.sample(key)
         if key not in self._states:
-            return  # its ranks are gone
+            return  # its ranks have ended
         self._write_down(key, evidence)
         state = self._states[key]
         for rank in evidence.silent():
             if rank in state.ranks and state.ranks[rank].is_suspect:
-                state, _ = hang.step(state, hang.ThreadletHeard(rank, True))
+                state, _ = hang.step(state, hang.ThreadletState(rank, True))
         self._states[key], effects = hang.step(state, hang.Looked(evidence.finding))
         self._do(key, effects)
 
     def _write_down(self, key: Key, evidence: StackEvidence) -> None:
-        """Keep a verdict with its stacks, unless it is the one that was written last."""
+        """Store a verdict with its stacks, unless it is the same as the last one."""
         verdict, finding = evidence.verdict, evidence.finding
         news = (verdict.culprits, verdict.kind, finding.stack, verdict.words)
-        if self._told.get(key) == news:
+        if self._last_verdict.get(key) == news:
             return
-        self._told[key] = news
+        self._last_verdict[key] = news
         rank = verdict.culprits[0] if verdict.culprits else -1
         step = evidence.standings[rank].step if verdict.culprits else None
         facts = kept_shape(evidence)
@@ -382,14 +382,14 @@ class Hangs:
         for life in self._lives.pop(key, {}).values():
             self.suspects.pop(life, None)
         self._states.pop(key, None)
-        self._told.pop(key, None)
+        self._last_verdict.pop(key, None)
         with contextlib.suppress(KeyError):
-            self._looks.pop(key).cancel()
+            self._requests.pop(key).cancel()
 
 
-def limits_of(wishes: Mapping[str, Any], ranks: Iterable[RankProcessRow]) -> hang.HangLimits:
-    """Return what a job wants: scripts that know nothing of us are only told of, unless they do."""
-    limit, action = wishes.get("limit"), wishes.get("action")
+def limits_of(options: Mapping[str, Any], ranks: Iterable[RankProcessRow]) -> hang.HangLimits:
+    """Return the limits of a job; by default only ranks that use the API are killed."""
+    limit, action = options.get("limit"), options.get("action")
     is_limit = isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
     by_default = all(rank.boundary == "api" for rank in ranks)
     kills = action == "kill" if action in ("kill", "notify") else by_default
@@ -401,8 +401,8 @@ def _may_stand(seen: Progress) -> bool:
 
 
 def _progress(seen: Progress) -> hang.RankProgress:
-    """Return what the rules make of a page: before its first step a rank has no boundary, and one
-    that waits for an outcome or in a pause does not stand still by itself."""
+    """Return progress as the rules know it: before its first step a rank has no boundary, and one
+    that waits for an outcome or in a pause does not hang."""
     if seen.phase == StepPhase.STARTING:
         return hang.RankProgress(None)
     return hang.RankProgress(

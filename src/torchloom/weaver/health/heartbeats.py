@@ -1,13 +1,28 @@
-"""The last heartbeat of every agent, and by it the progress of every rank."""
+"""The heartbeats of agents: the progress of their ranks, and which agents are silent."""
 
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
+from torchloom.bus import subjects
+from torchloom.bus.api import Bus, BusLost
 from torchloom.bus.codec import Garbled, decode
 from torchloom.messages.plane import VERSION, Heartbeat, Progress
+from torchloom.rules import liveness
 from torchloom.rules.verdict import STANDS
+from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.store.rows import RankProcessRow
+
+CHECK = 0.1  # seconds between two checks for silent agents
+_TOGETHER = 50  # agents that are stored as lost in one transaction
+ECHO = subjects.heartbeat("weaver")  # the weaver's own heartbeats, in order with those of agents
+_SHARE = 0.25  # of the time that this takes, left to other messages
+_AGAIN = 5.0  # seconds after which an echo is held to be lost
 
 
 class ProgressHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -93,3 +108,85 @@ class Heartbeats:
         """Return the step of a rank at its agent's last heartbeat."""
         found = self.progress(rank)
         return found.step if found else None
+
+
+class AgentLiveness:
+    """Feed `rules/liveness` with who was seen, and store which agents it declares lost."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        roster: Roster,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bus = bus
+        self._roster = roster
+        self._clock = clock
+        self._nodes = liveness.State()
+        self._seen = {agent.id for agent in roster.agents() if agent.state == "up"}
+        self._echo = False
+        self._awaited: float | None = None  # since when our own echo is awaited
+        self._losing: dict[str, str] = {}  # reason by agent, not stored yet
+        self._lost_some = asyncio.Event()
+        if self._seen:
+            self.interrupted()  # agents of the last weaver have time to register
+
+    def interrupted(self) -> None:
+        """Restart all timeouts: the weaver's own connection broke or came back."""
+        self._nodes, _ = liveness.step(self._nodes, liveness.BusInterrupted())
+        self._awaited = None
+
+    def seen(self, agent: str) -> None:
+        """Note that a message of an agent has arrived."""
+        self._seen.add(agent)
+
+    def left(self, agent: str) -> None:
+        """Note that an agent has left in order."""
+        self._seen.discard(agent)
+        self._losing.pop(agent, None)
+        self._nodes, _ = liveness.step(self._nodes, liveness.AgentLeft(agent))
+
+    def echo(self) -> None:
+        """Note that the weaver's echo arrived, and with it all that was sent before."""
+        self._echo, self._awaited = True, None
+
+    async def check(self) -> None:
+        """Check once which agents are silent; the weaver repeats it.
+
+        While the weaver's own echo is on its way, so may be the heartbeats of agents. A busy
+        weaver reads them late and must not take that for silence.
+        """
+        now = self._clock()
+        if self._awaited is not None:
+            if now - self._awaited > _AGAIN:
+                await self._call(now)
+            return
+        tick = liveness.LivenessTick(now, frozenset(self._seen), self._echo)
+        self._seen.clear()
+        self._echo = False
+        self._nodes, effects = liveness.step(self._nodes, tick)
+        for effect in effects:
+            if isinstance(effect, liveness.NodeSilent):
+                self._losing[effect.node] = f"silent for {effect.silent_for:.1f} s"
+                self._lost_some.set()
+            else:
+                self._losing.pop(effect.node, None)
+        await self._call(now)
+
+    async def run(self) -> None:
+        """Store lost agents until cancelled, a rack at a time, with pauses for other messages."""
+        while True:
+            await self._lost_some.wait()
+            self._lost_some.clear()
+            while self._losing:
+                began, some = self._clock(), list(islice(self._losing, _TOGETHER))
+                self._roster.agents_lost({agent: self._losing.pop(agent) for agent in some})
+                await asyncio.sleep(_SHARE * (self._clock() - began))
+
+    async def _call(self, now: float) -> None:
+        """Publish an echo; there is none without a bus."""
+        with contextlib.suppress(BusLost):
+            self._awaited = now  # it may arrive before `publish` returns
+            await self._bus.publish(ECHO, b"")
+            return
+        self._awaited = None

@@ -1,6 +1,6 @@
-"""Carry out what the rules decide about failures: mark, tell, and have agents end ranks.
+"""Carry out what the rules decide about failures: mark ranks, notify, and have agents end ranks.
 
-Ranks are started again by the process that launched them; what the rules want is noted for it.
+Ranks are restarted by the process that launched them; the journal has what the rules decided.
 """
 
 import signal
@@ -22,10 +22,10 @@ from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
 
-# What becomes of a job, the gravest last.
+# The outcome for a job, the gravest last.
 STAYS, REPLACED, RESTARTED, SHRUNK, FAILED = ("stays", "replaced", "restarted", "shrunk", "failed")
 _GRAVITY = (STAYS, REPLACED, RESTARTED, SHRUNK, FAILED)
-AGAIN = 1.0  # seconds after which a rank that still lives is to be ended once more
+AGAIN = 1.0  # seconds after which the kill of a rank that still runs is sent again
 TRIES = 30
 
 
@@ -34,7 +34,7 @@ Users = Mapping[str, Iterable[RankId]]
 
 
 def impact_of(effects: Effects, users: Users) -> list[dict[str, Any]]:
-    """Return of each job which ranks use these devices, which of them end, and what then."""
+    """Return for each job which ranks use these devices, which of them end, and the outcome."""
     everything = [effect for some in effects.values() for effect in some]
     changed = [name for name, some in effects.items() if some]
     using = {process for name in changed for process in users[name]}
@@ -70,16 +70,16 @@ def _then(job: str, effect: response.Effect) -> str:
 
 @dataclass(slots=True)
 class _RankEnding:
-    """A rank that an agent was told to end."""
+    """A rank that an agent was ordered to kill."""
 
     rank: RankProcessRow
     reason: str
-    said_at: float
+    sent_at: float
     tries: int = 1
 
 
 class Responses:
-    """Signals in, effects out; each is in the journal before an agent hears of it."""
+    """Signals in, effects out; each is in the journal before it is sent."""
 
     def __init__(
         self,
@@ -103,16 +103,15 @@ class Responses:
         self._ending: dict[str, _RankEnding] = {}
 
     def device(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
-        """Take in what somebody who watches hardware says of a device."""
-        said = response.DeviceReported(uuid, state, reason)
+        """Respond to the report of a monitor or a user on a device."""
         with self._state.together():
-            effects = self._effects(said)
+            effects = self._effects(response.DeviceReported(uuid, state, reason))
             self._devices.mark(uuid, state, source, reason)
             self._note(effects)
         self._act(effects)
 
     def outlook(self, uuid: str, state: DeviceState) -> tuple[response.Effect, ...]:
-        """Return what would be done if a device were so; nothing is."""
+        """Return the effects that a device state would have; nothing is done."""
         return self._effects(response.DeviceReported(uuid, state, ""))
 
     def on_rank_event(self, reported: RankEventReported) -> None:
@@ -120,40 +119,40 @@ class Responses:
         rank, event = reported.rank, reported.event
         process = RankId(rank.job, rank.role, rank.rank)
         if event.head.generation != rank.generation:
-            return  # a record of another membership
+            return  # a record of another generation
         if event.kind == "nan":
-            self._take(response.LossNotFinite(process, event.step))
+            self._respond(response.LossNotFinite(process, event.step))
         elif event.kind == "collective_error":
             words = str(event.facts.get("error") or event.facts.get("words") or "")
-            self._take(response.CollectiveFailed(process, words))
+            self._respond(response.CollectiveFailed(process, words))
 
     def given_up(self, rank: RankProcessRow, reason: str) -> None:
-        """Take in that a rank is held to be beyond help."""
-        self._take(response.RankGivenUp(RankId(rank.job, rank.role, rank.rank), reason))
+        """Respond to a rank that hangs for good."""
+        self._respond(response.RankGivenUp(RankId(rank.job, rank.role, rank.rank), reason))
 
     def tick(self) -> None:
-        """Say again whom to end: a word may be lost, and an agent may have been away."""
+        """Send kills again: a message may be lost, and an agent may have been disconnected."""
         now = self._clock()
         for life, ending in list(self._ending.items()):
             present = self._roster.of_life(life)
             if present is None or present.state != "up" or ending.tries >= TRIES:
                 del self._ending[life]
-            elif now - ending.said_at >= AGAIN:
-                ending.said_at, ending.tries = now, ending.tries + 1
-                self._say(ending)
+            elif now - ending.sent_at >= AGAIN:
+                ending.sent_at, ending.tries = now, ending.tries + 1
+                self._send(ending)
 
-    def _take(self, said: response.Signal) -> None:
-        effects = self._effects(said)
+    def _respond(self, failure: response.Signal) -> None:
+        effects = self._effects(failure)
         with self._state.together():
             self._note(effects)
         self._act(effects)
 
-    def _effects(self, said: response.Signal) -> tuple[response.Effect, ...]:
+    def _effects(self, failure: response.Signal) -> tuple[response.Effect, ...]:
         live = self._live_recovery.watched()
         policies = {
             job.id: failure_policy(job.facts, job.id in live) for job in self._jobs.active()
         }
-        return response.step(response.State(self._devices.map, policies, live), said)[1]
+        return response.step(response.State(self._devices.map, policies, live), failure)[1]
 
     def _note(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
@@ -187,7 +186,7 @@ class Responses:
     def _act(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
             if isinstance(effect, response.RestartRanks | response.Fail):
-                self._live_recovery.close(effect.job)  # before its ranks end: that is meant
+                self._live_recovery.close(effect.job)  # before its ranks end: that is intended
         for effect in effects:
             if isinstance(effect, response.KillRank | response.GiveUp):
                 self._end(effect)
@@ -201,12 +200,12 @@ class Responses:
             return
         ending = _RankEnding(rank, effect.reason, self._clock())
         self._ending[rank.incarnation] = ending
-        self._say(ending)
+        self._send(ending)
 
-    def _say(self, ending: _RankEnding) -> None:
+    def _send(self, ending: _RankEnding) -> None:
         rank, epoch = ending.rank, self._state.epoch
-        said = Kill(head_of(rank), epoch, int(signal.SIGKILL), ending.reason)
-        self._sender.soon(rank.agent, said)
+        kill = Kill(head_of(rank), epoch, int(signal.SIGKILL), ending.reason)
+        self._sender.soon(rank.agent, kill)
 
     def _rank(self, name: RankId) -> RankProcessRow | None:
         return self._roster.find(name.job, name.role, name.rank)

@@ -1,4 +1,4 @@
-"""Who is there: agents and the ranks they speak for, rebuilt by saying the same again."""
+"""The agents and ranks that have registered, as stored."""
 
 import time
 from collections import Counter
@@ -14,13 +14,13 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import AgentRow, RankProcessRow
 
-OVER = ("gone", "ended")  # of these no life comes back; one that is `lost` may
+OVER = ("gone", "ended")  # a process in these states has ended; a `lost` one may return
 
 Key = tuple[str, str, int]  # job, role, rank
 
 
 class Roster:
-    """Agents and ranks, as stored. Whatever is said twice changes nothing the second time."""
+    """Agents and ranks. A repeated registration changes nothing."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Roster:
         return self._agents.get(agent)
 
     def may_speak(self, agent: str, job: str) -> bool:
-        """Tell whether an agent may say something of a job."""
+        """Tell whether an agent may report on a job."""
         return self._jobs.may_speak(agent, job)
 
     def ranks(self, job: str) -> list[RankProcessRow]:
-        """Return the present life of every rank of a job."""
+        """Return the current process of every rank of a job."""
         found = list(self._of_job.get(job, {}).values())
-        if not found and self._jobs.get(job):  # it ended before this weaver began
+        if not found and self._jobs.get(job):  # it ended before this weaver started
             found = self._state.find(RankProcessRow, job=job)
         return sorted(_present(found), key=lambda row: (row.role, row.rank))
 
@@ -72,7 +72,7 @@ class Roster:
         return is_bound and self._up[membership] >= max(1, rank.world_size)
 
     def everyone(self) -> list[RankProcessRow]:
-        """Return the present life of every rank of jobs that have not ended."""
+        """Return the current process of every rank of jobs that have not ended."""
         return list(self._ranks.values())
 
     def living(self) -> Iterator[RankProcessRow]:
@@ -80,7 +80,7 @@ class Roster:
         return (row for row in list(self._ranks.values()) if row.state == "up")
 
     def speaker(self, head: Head, agent: str) -> RankProcessRow | None:
-        """Return the living rank that says this through its agent; others may not act."""
+        """Return the rank that sends this through its own agent; none for any other sender."""
         row = self._ranks.get(self._lives.get(head.incarnation, ("", "", -1)))
         if row is None or (row.job, row.rank) != (head.job, head.rank):
             self._dropped["unknown_rank"] += 1
@@ -93,11 +93,11 @@ class Roster:
         return None
 
     def of_life(self, incarnation: str) -> RankProcessRow | None:
-        """Return the rank whose present life this is."""
+        """Return the rank whose current process this is."""
         return self._ranks.get(self._lives.get(incarnation, ("", "", -1)))
 
     def greet(self, hello: Hello) -> AgentRow:
-        """Take an agent in, or another life of it."""
+        """Register an agent, or another incarnation of it."""
         known, now = self._agents.get(hello.agent), self._now()
         agent = AgentRow(
             id=hello.agent,
@@ -117,17 +117,17 @@ class Roster:
         return agent
 
     def agents_lost(self, reasons: Mapping[str, str]) -> None:
-        """Note which agents are silent for too long, and why; all is stored together."""
+        """Store which agents are silent for too long, and why, in one transaction."""
         with self._state.together():
             for agent, reason in reasons.items():
                 self.agent_lost(agent, reason)
 
     def agent_left(self, agent: str) -> None:
-        """Note that the agent of a job's node has left in order: the job is over there."""
+        """Store that an agent has left in order: the job has ended on its node."""
         self.agent_lost(agent, "its job is over there", "left")
 
     def agent_lost(self, agent: str, reason: str, state: str = "lost") -> None:
-        """Note that an agent is silent for too long: its ranks are out of sight, which is all."""
+        """Store that an agent is silent for too long: its ranks are lost, but may still run."""
         known = self._agents.get(agent)
         if known is None or known.state != "up":
             return
@@ -142,36 +142,36 @@ class Roster:
                     self._put(replace(rank, state="lost", reason=f"agent_lost_{agent}"), "")
 
     def find(self, job: str, role: str, rank: int) -> RankProcessRow | None:
-        """Return the present life of one rank."""
+        """Return the current process of one rank."""
         return self._ranks.get((job, role, rank))
 
     def mark(self, rank: RankProcessRow, reason: str) -> None:
-        """Note at a rank what has hit it."""
+        """Store what has happened to a rank."""
         known = self._ranks.get(_key(rank))
         if known and known.incarnation == rank.incarnation and known.reason != reason:
             self._put(replace(known, reason=reason), "")
 
-    def register(self, agent: str, said: Register) -> RankProcessRow | None:
-        """Take a rank in; nothing for one whose generation or job is over."""
-        head = said.head
-        key = (head.job, said.role, head.rank)
+    def register(self, agent: str, message: Register) -> RankProcessRow | None:
+        """Register a rank; none where its generation or job is over."""
+        head = message.head
+        key = (head.job, message.role, head.rank)
         known = self._ranks.get(key)
         if known and head.generation < known.generation:
             self._dropped["old_generation"] += 1
             return None
-        row = _row(agent, said, self._now())
-        is_same_life = known is not None and known.incarnation == row.incarnation
-        if self._jobs.appear(head.job, head.generation, not is_same_life) is None:
+        row = _row(agent, message, self._now())
+        is_same = known is not None and known.incarnation == row.incarnation
+        if self._jobs.appear(head.job, head.generation, not is_same) is None:
             self._dropped["ended_job"] += 1
             return None
-        if known and is_same_life:
-            row = _lives_on(row, known)
+        if known and is_same:
+            row = _repeated(row, known)
         if row != known:
-            self._put(row, "" if is_same_life else "rank_up")
+            self._put(row, "" if is_same else "rank_up")
         return row
 
     def gone(self, row: RankProcessRow, reason: str, state: str = "gone") -> RankProcessRow | None:
-        """Note that this life of a rank is over; nothing when that is known."""
+        """Store that this process of a rank has ended; none where that is known."""
         known = self._ranks.get(_key(row))
         if known is None or known.incarnation != row.incarnation or known.state in OVER:
             return None
@@ -210,7 +210,7 @@ def _key(row: RankProcessRow) -> Key:
 
 
 def _present(rows: Sequence[RankProcessRow]) -> Iterator[RankProcessRow]:
-    """Yield the ranks that a job has; not those that a larger attempt before had beyond them."""
+    """Yield the ranks of a job, without the surplus of an earlier, larger attempt."""
     newest: dict[str, RankProcessRow] = {}
     for row in rows:
         if row.attempt >= newest.get(row.role, row).attempt:
@@ -221,32 +221,32 @@ def _present(rows: Sequence[RankProcessRow]) -> Iterator[RankProcessRow]:
             yield row
 
 
-def _lives_on(row: RankProcessRow, known: RankProcessRow) -> RankProcessRow:
-    """Return a rank that says the same again; one that only was out of sight is up again."""
+def _repeated(row: RankProcessRow, known: RankProcessRow) -> RankProcessRow:
+    """Return a rank that registers again; one that was `lost` is up again."""
     row = replace(row, registered_at=known.registered_at)
     if known.state == "lost":
         return row
     return replace(row, state=known.state, reason=known.reason, ended_at=known.ended_at)
 
 
-def _row(agent: str, said: Register, now: float) -> RankProcessRow:
+def _row(agent: str, message: Register, now: float) -> RankProcessRow:
     return RankProcessRow(
-        job=said.head.job,
-        role=said.role,
-        rank=said.head.rank,
-        generation=said.head.generation,
-        incarnation=said.head.incarnation,
-        world_size=said.world_size,
-        local_rank=said.local_rank,
-        node=said.node,
+        job=message.head.job,
+        role=message.role,
+        rank=message.head.rank,
+        generation=message.head.generation,
+        incarnation=message.head.incarnation,
+        world_size=message.world_size,
+        local_rank=message.local_rank,
+        node=message.node,
         agent=agent,
-        pid=said.pid,
-        started=said.started,
-        replica=said.replica,
-        devices=list(said.devices),
-        boundary=said.boundary,
-        knobs=[msgspec.structs.asdict(knob) for knob in said.knobs],
+        pid=message.pid,
+        started=message.started,
+        replica=message.replica,
+        devices=list(message.devices),
+        boundary=message.boundary,
+        knobs=[msgspec.structs.asdict(knob) for knob in message.knobs],
         registered_at=now,
-        life=said.life,
-        attempt=said.attempt,
+        life=message.life,
+        attempt=message.attempt,
     )

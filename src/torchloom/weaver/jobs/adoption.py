@@ -186,14 +186,14 @@ class Adoption:
         if known is not None and (is_over(known) or is_released(known)):
             if not _is_later(record, known):
                 return
-            self._jobs.goes_on(app_id, "resumed")
-        job = self._jobs.told(_told(record))
+            self._jobs.restarted(app_id, "resumed")
+        job = self._jobs.update(_told(record))
         read = int(job.facts.get(_READ, 0))
         for line, end in accounts.within(account, _lines, app_id, read):
             self._take(record, line)
             read = end
         if read != job.facts.get(_READ, 0):
-            self._jobs.told(_told(record, {_READ: read}))
+            self._jobs.update(_told(record, {_READ: read}))
         if record.is_over():
             self._end(record)
 
@@ -218,7 +218,7 @@ class Adoption:
             cause = _last_cause(self._roster, record.id, str(facts.get("reason") or "restart"))
             self._jobs.turn(record.id, JobState.RECOVERING, cause)
             again = {RELEASING: None, RESIZING: None}  # that is not asked again
-            self._jobs.told(_told(record, again))
+            self._jobs.update(_told(record, again))
         elif kind == "started" and not _are_newcomers(facts):
             self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")
         elif kind == "exit":

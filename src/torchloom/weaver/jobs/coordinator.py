@@ -1,4 +1,4 @@
-"""Own the queue: what was submitted waits, is placed, is started once, and gives its place back."""
+"""Submit, place, start, cancel and resume jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobStopping
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs import job_queue
-from torchloom.weaver.jobs.job_queue import GATHERING, NodeRooms, Turns
+from torchloom.weaver.jobs.job_queue import GATHERING, JobQueue, NodeInventory
 from torchloom.weaver.jobs.launch import CANCEL, FROM_STEP, STARTED, UNTIL, JobStarter, Launcher
 from torchloom.weaver.jobs.registry import (
     LEFT,
@@ -31,19 +31,19 @@ from torchloom.weaver.store.rows import Fact, JobRow, QuotaRow, SubmissionRow
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """How a job is to continue: as this spec, beyond a life of its run."""
+class NewAttempt:
+    """How a job of the queue is resumed: with this spec, as another incarnation of its run."""
 
     spec: Any
     author: str
     reason: str
-    left: int  # restarts of the life that is left behind; below zero there was none
+    left: int  # restarts of the last incarnation of its run; below zero there was none
     asked: Continuation = AS_IT_WAS
-    question: dict[str, Any] | None = None  # by which the same question is known again
+    question: dict[str, Any] | None = None  # by which a repeated request is recognized
 
 
 class Coordinator:
-    """The parts of the queue, wired. `start` goes on where the last weaver was."""
+    """The queue with its nodes, submissions and starts. `start` resumes what the rows say."""
 
     def __init__(
         self,
@@ -62,78 +62,78 @@ class Coordinator:
         self._journal = journal
         self._events = events
         self.starting = JobStarter(state, jobs, roster, launcher, events, tasks)
-        self.turns = Turns(state, jobs, self.starting.begin)
+        self.queue = JobQueue(state, jobs, self.starting.begin)
         expected = [agent.id for agent in roster.agents() if agent.state == "up"]
-        self.rooms = NodeRooms(self.turns, devices, expected, gathering)
-        self._submissions = Submissions(state, jobs, journal, self.turns, tasks)
+        self.nodes = NodeInventory(self.queue, devices, expected, gathering)
+        self._submissions = Submissions(state, jobs, journal, self.queue, tasks)
 
     def start(self) -> None:
-        """Go on with what was stored; runs have been looked at before."""
-        self.turns.go_on()
-        self.rooms.start()
+        """Resume what was stored; the run folders have been read before."""
+        self.queue.resume()
+        self.nodes.start()
 
     async def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more jobs."""
         self._submissions.close()
-        self.rooms.close()
+        self.nodes.close()
         await self.starting.close()
 
     async def submit(self, wanted: SubmissionRequest) -> tuple[JobRow, bool]:
-        """Store a job, and tell whether it is a new one."""
+        """Store a job; return it, and whether it is new."""
         await self.nodes_for(wanted.need)
         return await self._submissions.add(wanted)
 
     async def submit_all(self, batch: Sequence[SubmissionRequest]) -> list[Outcome]:
-        """Store jobs in one transaction; return what became of each, in their order."""
-        if any(queue.shortage(wanted.need, self.turns.queue.nodes) for wanted in batch):
-            await self.rooms.gathered.wait()
+        """Store jobs in one transaction; return the outcome of each, in their order."""
+        if any(queue.shortage(wanted.need, self.queue.state.nodes) for wanted in batch):
+            await self.nodes.gathered.wait()
         return await self._submissions.add_all(batch)
 
     def leave_queue(self, jobs: Sequence[JobRow], author: str, reason: str) -> list[JobRow]:
-        """Cancel jobs that wait, in one transaction and one step of the queue."""
+        """Cancel waiting jobs, in one transaction and one step of the queue."""
         why = reason or CANCELLED_BY_USER
         with self._state.together():
-            effects = self.turns.leave(job.id for job in jobs)
+            effects = self.queue.leave(job.id for job in jobs)
             for job in jobs:
                 self._journal.note("cancelled", job.id, author=author, reason=why)
                 self._jobs.end(job.id, JobState.CANCELLED, why)
-        self.turns.act(effects)
+        self.queue.act(effects)
         for job in jobs:
             self._events.publish(JobStopping(job.id))
         return [self._jobs.get(job.id) or job for job in jobs]
 
     async def nodes_for(self, need: queue.Need | None) -> None:
-        """Wait for nodes that are about to register, if those that are there are too small."""
-        if need is not None and queue.shortage(need, self.turns.queue.nodes):
-            await self.rooms.gathered.wait()
+        """Wait for nodes that may register, if those that are there are too small."""
+        if need is not None and queue.shortage(need, self.queue.state.nodes):
+            await self.nodes.gathered.wait()
 
     async def cancel(self, job: JobRow, author: str, reason: str) -> JobRow:
-        """End a job: one that waits leaves the queue, one that runs is stopped."""
+        """Cancel a job: a waiting one leaves the queue, a running one is stopped."""
         why = reason or CANCELLED_BY_USER
         is_waiting = job.state == JobState.QUEUED
         with self._state.together():
             self._journal.note("cancelled", job.id, author=author, reason=why)
             if is_waiting or is_released(job):
                 self._jobs.end(job.id, JobState.CANCELLED, why)
-            elif job.id in self.turns.queue.placed:
+            elif job.id in self.queue.state.placed:
                 self._jobs.mark(job.id, {CANCEL: why})
         self._events.publish(JobStopping(job.id))
         if not is_waiting and not is_released(job) and not self.starting.is_busy(job.id):
             await self.starting.stop(job.id, why)
         return self._jobs.get(job.id) or job
 
-    def resume(self, job: JobRow, again: Again) -> None:
-        """Have a job of the queue that has ended wait for its turn once more, as a new attempt."""
+    def resume(self, job: JobRow, again: NewAttempt) -> None:
+        """Queue a job that has ended once more, as a new attempt."""
         row = self.submission(job.id)
         assert row is not None
         spec = job_from_dict(again.spec)
         need = job_queue.need_of(spec.resources)
         with self._state.together():
-            effects = self.turns.decide(queue.JobSubmitted(job.id, row.owner, need, row.priority))
+            effects = self.queue.decide(queue.JobSubmitted(job.id, row.owner, need, row.priority))
             for effect in effects:
                 if isinstance(effect, queue.Refuse):
                     raise Unschedulable(effect.reason)
-            number = self.turns.queue.submitted
+            number = self.queue.state.submitted
             self._state.put(replace(row, spec=again.spec, number=number))
             self._state.put(Fact(job_queue.COUNT, number))
             facts = {
@@ -148,20 +148,20 @@ class Coordinator:
                 WORLD_SIZE: spec.resources.workers,
             }
             self._jobs.resume(job.id, f"resumed_by_{again.author}", facts)
-            told = _told(replace(again.asked, ranks=spec.resources.workers))
+            noted = _facts(replace(again.asked, ranks=spec.resources.workers))
             self._journal.note(
-                "resume", job.id, author=again.author, reason=again.reason, facts=told
+                "resume", job.id, author=again.author, reason=again.reason, facts=noted
             )
-            self.turns.store(effects)
-        self.turns.act(effects)
+            self.queue.store(effects)
+        self.queue.act(effects)
 
     async def relaunch(self, job: JobRow, author: str, reason: str, asked: Continuation) -> None:
-        """Have a run that came another way go on, as it was launched; it needs no turn."""
+        """Resume a run that was not submitted to the queue, as it was launched."""
         await self.starting.resume(job.id, asked)
-        self._journal.note("resume", job.id, author=author, reason=reason, facts=_told(asked))
+        self._journal.note("resume", job.id, author=author, reason=reason, facts=_facts(asked))
 
     def set_quota(self, owner: str, workers: int | None, author: str) -> None:
-        """Store how many workers an owner may have; none means as many as there are."""
+        """Store how many workers an owner may have; none removes the limit."""
         with self._state.together():
             if workers is None:
                 self._state.remove(QuotaRow, owner=owner)
@@ -169,17 +169,17 @@ class Coordinator:
                 self._state.put(QuotaRow(owner, workers))
             facts = {"owner": owner, "workers": workers}
             self._journal.note("quota_set", author=author, facts=facts)
-            effects = self.turns.decide(queue.QuotaSet(owner, workers))
-            self.turns.store(effects)
-        self.turns.act(effects)
+            effects = self.queue.decide(queue.QuotaSet(owner, workers))
+            self.queue.store(effects)
+        self.queue.act(effects)
 
     def submission(self, job: str) -> SubmissionRow | None:
-        """Return how a job was asked for; nothing for one that came another way."""
+        """Return how a job was submitted; none for one that was not."""
         return self._state.one(SubmissionRow, job=job)
 
 
-def _told(asked: Continuation) -> dict[str, Any]:
-    """Return what a journal keeps of a resume; what was not said is left out, but for two."""
+def _facts(asked: Continuation) -> dict[str, Any]:
+    """Return what the journal keeps of a resumption."""
     facts: dict[str, Any] = {"workers": asked.ranks, "from_step": asked.step}
     facts |= {} if asked.until is None else {"until": asked.until}
     return {**facts, "from_scratch": True} if asked.from_scratch else facts

@@ -1,4 +1,4 @@
-"""The queue as it stands: the rules decide, and each decision is stored before it is acted on."""
+"""The queue of jobs: the rules decide, and each decision is stored before it is acted on."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,15 +17,15 @@ from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, Placement, QuotaRow, SubmissionRow
 
-COUNT = "submissions"  # among the facts: how many there were
-_TOGETHER = 1000  # rows that are asked for at a time
+COUNT = "submissions"  # the fact that holds how many there were
+_TOGETHER = 1000  # rows of one query
 PLACED = "placed"
-GATHERING = 10.0  # seconds in which nodes come to a weaver that has just begun
+GATHERING = 10.0  # seconds in which nodes register with a weaver that has just started
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What a node's agent said that it has for jobs."""
+    """What a node has for jobs, as its agent reported it."""
 
     host: str
     cpus: int
@@ -33,12 +33,12 @@ class NodeOffer:
     gpus: tuple[str, ...]
 
     @classmethod
-    def of(cls, said: Hello) -> "NodeOffer":
-        gpus = tuple(device.uuid for device in said.devices if device.kind != "cpu")
-        return cls(said.host, said.cpus, said.memory_mb, gpus)
+    def of(cls, hello: Hello) -> "NodeOffer":
+        gpus = tuple(device.uuid for device in hello.devices if device.kind != "cpu")
+        return cls(hello.host, hello.cpus, hello.memory_mb, gpus)
 
-    def room(self, devices: DeviceMap) -> NodeCapacity:
-        """Return what of it can be given to jobs: a GPU that is not well is left out."""
+    def capacity(self, devices: DeviceMap) -> NodeCapacity:
+        """Return what can be given to jobs: GPUs that are not healthy are left out."""
         known = {uuid: devices.get(uuid) for uuid in self.gpus}
         well = (
             uuid for uuid, row in known.items() if row is None or row.state == DeviceState.HEALTHY
@@ -72,7 +72,7 @@ def shares_of(rows: Iterable[Placement]) -> tuple[NodeShare, ...]:
 
 
 def load(state: StateStore, jobs: JobRegistry) -> queue.State:
-    """Return the queue as it was stored; which nodes there are, these will say themselves."""
+    """Return the queue as stored, without nodes: these register themselves."""
     given: dict[str, list[Placement]] = {}
     for share in state.find(Placement):
         given.setdefault(share.job, []).append(share)
@@ -88,8 +88,8 @@ def load(state: StateStore, jobs: JobRegistry) -> queue.State:
     return queue.State({}, waiting, placed, quotas, count.value if count else 0)
 
 
-def forgotten(state: StateStore, jobs: JobRegistry) -> set[str]:
-    """Return the jobs that have ended and still hold what they were given."""
+def ended_placements(state: StateStore, jobs: JobRegistry) -> set[str]:
+    """Return the jobs that have ended and still have a placement."""
     found = {row.job for row in state.find(Placement)}
     return {name for name in found if (job := jobs.get(name)) is None or is_over(job)}
 
@@ -114,58 +114,58 @@ def _is_waiting(jobs: JobRegistry, name: str) -> bool:
 Effects = tuple[queue.Effect, ...]
 
 
-class Turns:
-    """`rules/queue` over the database: whoever reads it after a crash goes on from there."""
+class JobQueue:
+    """`rules/queue` over the database: after a crash the next weaver continues from the rows."""
 
     def __init__(self, state: StateStore, jobs: JobRegistry, begin: Callable[[str], None]) -> None:
         self._state = state
         self._jobs = jobs
         self._begin = begin
         self._why: tuple[queue.State, dict[str, str]] = (queue.State(), {})
-        self.queue = load(state, jobs)
+        self.state = load(state, jobs)
 
     def why(self) -> dict[str, str]:
-        """Return what every waiting job waits for, whose turn is first at the front."""
-        if self._why[0] is not self.queue:  # known by heart until something changes
-            self._why = (self.queue, queue.reasons(self.queue))
+        """Return what every waiting job waits for, in the order in which they are placed."""
+        if self._why[0] is not self.state:  # cached until the state changes
+            self._why = (self.state, queue.reasons(self.state))
         return self._why[1]
 
     def take(self, event: queue.Event) -> None:
-        """Take in an event, and do what follows from it."""
+        """Handle an event: decide, store, act."""
         with self._state.together():
             effects = self.decide(event)
             self.store(effects)
         self.act(effects)
 
     def decide(self, event: queue.Event) -> Effects:
-        """Take in an event; what follows is to be stored, in the same transaction, and done."""
-        self.queue, effects = queue.step(self.queue, event)
+        """Return the effects of an event; the caller stores them in its transaction, and acts."""
+        self.state, effects = queue.step(self.state, event)
         return effects
 
     def store(self, effects: Iterable[queue.Effect]) -> None:
-        """Store who was given what: from now on these jobs are to run."""
+        """Store the placements that were decided."""
         for effect in effects:
             if isinstance(effect, queue.Assign):
                 self._state.put(*rows_of(effect.job, effect.shares))
                 self._jobs.turn(effect.job, JobState.RUNNING, PLACED)
 
     def act(self, effects: Iterable[queue.Effect]) -> None:
-        """Do what has been stored."""
+        """Start the jobs that were placed."""
         for effect in effects:
             if isinstance(effect, queue.Assign):
                 self._begin(effect.job)
 
-    def go_on(self) -> None:
-        """Take up what an earlier weaver has left: places of the ended, starts that are due."""
-        if ended := forgotten(self._state, self._jobs):
+    def resume(self) -> None:
+        """Finish what an earlier weaver left: placements of ended jobs, starts that are due."""
+        if ended := ended_placements(self._state, self._jobs):
             self._state.remove(Placement, job=ended)
-        for job in self.queue.placed:
+        for job in self.state.placed:
             self._begin(job)
 
     def leave(self, jobs: Iterable[str]) -> Effects:
-        """Take jobs that wait out of the queue, in one step and within one transaction.
+        """Remove waiting jobs from the queue, in one step and within the caller's transaction.
 
-        What follows is stored; the caller acts on it once the transaction is.
+        The effects are stored; the caller acts on them after the transaction.
         """
         effects = self.decide(queue.JobsGone(frozenset(jobs)))
         self.store(effects)
@@ -174,31 +174,31 @@ class Turns:
     def on_job_vacated(self, vacated: JobVacated) -> None:
         """Remove a job from the queue, and free its placement."""
         job = vacated.job
-        if job in self.queue.waiting or job in self.queue.placed:
+        if job in self.state.waiting or job in self.state.placed:
             with self._state.together():
-                if job in self.queue.placed:
+                if job in self.state.placed:
                     self._state.remove(Placement, job=job)
                 effects = self.decide(queue.JobGone(job))
                 self.store(effects)
             self.act(effects)
 
 
-class NodeRooms:
-    """Tells the queue of nodes that come, change and go."""
+class NodeInventory:
+    """Keeps the nodes of the queue up to date, by what their agents report."""
 
     def __init__(
-        self, turns: Turns, devices: DeviceMap, expected: Iterable[str], gathering: float
+        self, queue: JobQueue, devices: DeviceMap, expected: Iterable[str], gathering: float
     ) -> None:
-        self._turns = turns
+        self._queue = queue
         self._devices = devices
         self._offers: dict[str, NodeOffer] = {}
-        self._missing = set(expected)  # who was there before this weaver began
+        self._missing = set(expected)  # agents that were up before this weaver started
         self._gathering = gathering
         self._timer: asyncio.TimerHandle | None = None
-        self.gathered = asyncio.Event()  # whoever was expected is there, or is not awaited longer
+        self.gathered = asyncio.Event()  # the expected nodes are there, or time is up
 
     def start(self) -> None:
-        """Wait for nodes, but not for ever."""
+        """Start the time within which nodes are expected."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._gathering, self.gathered.set)
 
@@ -208,37 +208,37 @@ class NodeRooms:
 
     def on_node_reported(self, reported: NodeReported) -> None:
         """Add or update a node. The agent of a job offers nothing."""
-        said = reported.hello
-        self._missing.discard(said.agent)
-        if said.cpus:
-            self._offers[said.agent] = NodeOffer.of(said)
-            self._look_at(said.agent)
-        self._look_who_is_missing()
+        hello = reported.hello
+        self._missing.discard(hello.agent)
+        if hello.cpus:
+            self._offers[hello.agent] = NodeOffer.of(hello)
+            self._update(hello.agent)
+        self._check_gathered()
 
     def on_agent_down(self, down: AgentDown) -> None:
         """Remove the node of an agent that is silent or has left."""
         agent = down.agent
         self._missing.discard(agent)
         self._offers.pop(agent, None)
-        if agent in self._turns.queue.nodes:
-            self._turns.take(queue.NodeDown(agent))
-        self._look_who_is_missing()
+        if agent in self._queue.state.nodes:
+            self._queue.take(queue.NodeDown(agent))
+        self._check_gathered()
 
-    def look(self) -> None:
-        """Look whether the health of devices has changed what nodes have."""
+    def update(self) -> None:
+        """Update all nodes by the health of their devices."""
         for agent in list(self._offers):
-            self._look_at(agent)
+            self._update(agent)
 
     def all(self) -> dict[str, tuple[NodeOffer, NodeCapacity]]:
-        """Return what each node has, and what of it is free."""
-        free = self._turns.queue.free()
-        return {name: (self._offers[name], free[name]) for name in self._turns.queue.nodes}
+        """Return what each node has, and what is free."""
+        free = self._queue.state.free()
+        return {name: (self._offers[name], free[name]) for name in self._queue.state.nodes}
 
-    def _look_at(self, agent: str) -> None:
-        room = self._offers[agent].room(self._devices)
-        if self._turns.queue.nodes.get(agent) != room:
-            self._turns.take(queue.NodeUp(agent, room))
+    def _update(self, agent: str) -> None:
+        capacity = self._offers[agent].capacity(self._devices)
+        if self._queue.state.nodes.get(agent) != capacity:
+            self._queue.take(queue.NodeUp(agent, capacity))
 
-    def _look_who_is_missing(self) -> None:
-        if self._turns.queue.nodes and not self._missing:
+    def _check_gathered(self) -> None:
+        if self._queue.state.nodes and not self._missing:
             self.gathered.set()

@@ -1,4 +1,4 @@
-"""Start and end a job's run: what the coordinator needs of the world, and how a runner gives it."""
+"""Start and stop the runs of jobs: the interface `Launcher`, its runner, and `JobStarter`."""
 
 import asyncio
 import logging
@@ -32,30 +32,30 @@ from torchloom.weaver.jobs.registry import LEFT, JobRegistry, is_over
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Placement, SubmissionRow
 
-STARTED = "run_started"  # among a job's facts: its run is there, and is not to be made again
-FROM_STEP = "from_step"  # the checkpoint it is to go on from, where one was chosen
-UNTIL = "until"  # the step up to which it is to train, where one was chosen
-CANCEL = "cancel"  # why it is to end, said before there was a run to end
+STARTED = "run_started"  # a fact of a job: its run exists and must not be made again
+FROM_STEP = "from_step"  # the checkpoint to resume from, where one was chosen
+UNTIL = "until"  # the step to train up to, where one was chosen
+CANCEL = "cancel"  # why it is cancelled, stored before its run exists
 REMOVED = "run_removed"
 _AT_ONCE = 4  # jobs that are started at the same time
-_TRIES = 5  # to start one that somebody else's remains keep from it
-_PAUSE = 0.05  # seconds between two looks at a run that is about to be unmade
+_TRIES = 5  # to start a job while an unfinished run is in the way
+_PAUSE = 0.05  # seconds between two checks of a run that is about to be removed
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class RunSeen(Enum):
-    """What there is of a job's run."""
+    """What exists of a job's run."""
 
     NOTHING = "nothing"
-    MADE = "made"  # by a weaver that may be gone; then it is unmade within moments
-    BEGUN = "begun"  # it is somebody's, and nobody else may start it
+    MADE = "made"  # by a weaver that may be dead; then the run is removed in moments
+    BEGUN = "begun"  # another process owns it: it must not be started again
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """So many workers on a host, with these of its GPUs."""
+    """A number of workers on a host, with some of its GPUs."""
 
     host: str
     workers: int
@@ -64,36 +64,36 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
-    """A job, where it goes, and what its run shall be called."""
+    """A job to start, and where."""
 
     job: str
     spec: Mapping[str, Any]
     spots: tuple[Spot, ...]
     cwd: str = ""
     python: str = ""
-    left: int | None = None  # restarts of the last life of its run: it is to go on with that
+    left: int | None = None  # restarts of the last incarnation of its run, which is resumed
     step: int | None = None  # from its checkpoint of this step, instead of the newest
     until: int | None = None  # up to this step
 
 
 class Launcher(Protocol):
-    """Whoever starts runs. Everything here may take its time and is done beside the loop."""
+    """Starts and stops runs. All methods may block and are called in threads."""
 
     def look(self, job: str, left: int | None = None) -> RunSeen:
-        """Say what there is of a run, beyond a life of it that was left behind."""
+        """Return what exists of a run, after an incarnation of it that has ended."""
 
     def start(self, order: LaunchOrder) -> None:
-        """Make the run; one that is there cannot be made again, which is an error."""
+        """Make the run; it is an error if it exists."""
 
     def stop(self, job: str, reason: str) -> None:
-        """End a run at once; one that is over is left alone."""
+        """End a run at once; one that has ended is left alone."""
 
     def resume(self, job: str, asked: Continuation) -> None:
-        """Have a run that has ended go on, as it was asked for."""
+        """Resume a run that has ended."""
 
 
 class RunnerLauncher:
-    """Runs of this state folder, by way of a runner; they have what is listed of our variables."""
+    """Runs of this state folder; they inherit only the listed environment variables."""
 
     def look(self, job: str, left: int | None = None) -> RunSeen:
         record = catalog.record(job)
@@ -109,8 +109,8 @@ class RunnerLauncher:
         if not record.is_over():
             return RunSeen.MADE
         if left is not None and left >= 0:
-            return RunSeen.NOTHING  # nobody agreed to it, and the run has more lives than this
-        if record.reason == LAUNCHER_LOST:  # with whoever wanted it: none of it has ever started
+            return RunSeen.NOTHING  # it was never agreed on, and the run has later incarnations
+        if record.reason == LAUNCHER_LOST:  # its launcher died before any rank started
             return RunSeen.NOTHING if _removed(folder) else RunSeen.MADE
         return RunSeen.BEGUN
 
@@ -141,12 +141,12 @@ def _removed(folder: RunFolder) -> bool:
     try:
         folder.remove()
     except StateNotWritable:
-        return False  # the next look may find a disk that takes it
+        return False  # the next check may find a disk that can be written
     return True
 
 
 def options(spec: JobSpec, order: LaunchOrder) -> dict[str, CfgVal]:
-    """Return the run options of a job: its own, and what was decided for it."""
+    """Return the run options of a job: its own, and its placement."""
     policy = {"policy": _policy(spec)} if spec.recovery.policy else {}
     return {
         **spec.options,
@@ -169,7 +169,7 @@ def _policy(spec: JobSpec) -> str:
 
 
 def _check(spec: JobSpec, cwd: str) -> None:
-    """Refuse what is known to fail before anything is started."""
+    """Refuse a spec that is known to fail."""
     if cwd and not os.path.isdir(cwd):
         raise UserError(f"no folder {cwd!r} on the host that starts it; submit from one it has")
     path = os.path.join(cwd or os.path.expanduser("~"), spec.script)
@@ -178,7 +178,7 @@ def _check(spec: JobSpec, cwd: str) -> None:
 
 
 class JobStarter:
-    """Carries out what the database says: a job with placements and no run is to be started."""
+    """Starts every job that has a placement in the database and no run."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class JobStarter:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, job: str) -> None:
-        """See to it that a job's run is there; what was begun is not begun again."""
+        """Start a job in the background, unless that is under way."""
         if job not in self._tasks:
             task = self._background.start(self._bring_up(job), f"start {job}")
             self._tasks[job] = task
@@ -210,7 +210,7 @@ class JobStarter:
         await self._aside(self._launcher.stop, job, reason)
 
     async def resume(self, job: str, asked: Continuation) -> None:
-        """Have the run of a job go on that did not come through the queue."""
+        """Resume the run of a job that was not submitted to the queue."""
         await self._aside(self._launcher.resume, job, asked)
         self._events.publish(RunStarted(job))
 
@@ -224,14 +224,14 @@ class JobStarter:
         return bool(self._tasks)
 
     async def close(self) -> None:
-        """Begin nothing more; what is under way comes to its end."""
+        """Start no more jobs; wait for the starts that are under way."""
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _bring_up(self, job: str) -> None:
-        """Start a job unless somebody has; what it is told, it reads from what is stored."""
+        """Start a job unless its run exists; all it needs is read from the database."""
         for _ in range(_TRIES):
             if not await self._is_begun(job) and not await self._start(job):
                 continue
@@ -243,7 +243,7 @@ class JobStarter:
         self._end(job, JobState.FAILED, "start_failed: its run could not be made")
 
     async def _is_begun(self, job: str) -> bool:
-        """Look whether a job has a run; one that its dead maker has left is waited out."""
+        """Tell whether a job has a run; one that a dead weaver left unfinished is waited for."""
         while True:
             seen = await self._aside(self._launcher.look, job, self._left(job))
             if seen is not RunSeen.MADE:
@@ -251,23 +251,23 @@ class JobStarter:
             await asyncio.sleep(_PAUSE)
 
     async def _start(self, job: str) -> bool:
-        """Start a job; tell whether that is settled, one way or the other."""
+        """Start a job; false where it must be tried again."""
         order = self._order(job)
         if order is None:
             return True  # it was cancelled, or is over
         try:
             await self._aside(self._launcher.start, order)
-        except Exception as error:  # whatever one job trips over must not end the weaver
+        except Exception as error:  # the failure of one job must not end the weaver
             if not isinstance(error, LoomError):
                 _log.exception("job %s could not be started", job)
             if await self._aside(self._launcher.look, job, self._left(job)) is not RunSeen.NOTHING:
-                return False  # somebody was faster, or left something
+                return False  # another process was faster, or left an unfinished run
             _log.info("job %s did not start: %s", job, error)
             self._end(job, JobState.FAILED, f"start_failed: {error}")
         return True
 
     def _order(self, job: str) -> LaunchOrder | None:
-        """Return what the database says of a job that is to be started now."""
+        """Return how to start a job by the database; none where it must not start."""
         known = self._jobs.get(job)
         row = self._state.one(SubmissionRow, job=job)
         given = self._state.find(Placement, job=job)
@@ -284,7 +284,7 @@ class JobStarter:
         return LaunchOrder(job, row.spec, spots, row.cwd, row.python, left, step, until)
 
     def _left(self, job: str) -> int | None:
-        """Return which life of a job's run is left behind."""
+        """Return the last incarnation of a job's run that has ended."""
         known = self._jobs.get(job)
         return known.facts.get(LEFT) if known else None
 
@@ -297,7 +297,10 @@ class JobStarter:
         if known is not None and not is_over(known) and known.facts.get(CANCEL):
             try:
                 await self.stop(job, known.facts[CANCEL] or CANCELLED_BY_USER)
-            except (LoomError, OSError) as error:  # it runs on; whoever asks again is told why
+            except (
+                LoomError,
+                OSError,
+            ) as error:  # another request gets the error
                 _log.warning("job %s could not be ended: %s", job, error)
 
     def _end(self, job: str, state: JobState, reason: str) -> None:

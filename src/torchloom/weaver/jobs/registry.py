@@ -1,4 +1,4 @@
-"""The jobs that the plane knows: they appear when somebody speaks for them and end when told so."""
+"""The jobs of the plane, as stored, and how their states change."""
 
 import time
 from collections import Counter
@@ -17,20 +17,20 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import JobRow, RunRow
 
-WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
+WORLD_SIZE = "world_size"  # facts of a job: how many ranks it has, or had
 DEADLINE = "deadline"  # when its allocation ends, in unix seconds
-POLICY = "policy"  # what it wants when something fails
-LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
-TOTAL = "total_steps"  # with how many steps its program is done, as its rank 0 said
-SAVING = "saving"  # what its rank 0 said of when to save and what to keep
-RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
-RESIZING = "resizing"  # how it is to go on then, if it is to
-RESUMED = "resumed"  # the question by which its last attempt began, and how it was before
+POLICY = "policy"  # what to do when something fails
+LEFT = "left"  # restarts of the last incarnation of its run that was handled
+TOTAL = "total_steps"  # the last step of its program, as its rank 0 reported
+SAVING = "saving"  # when to save and what to keep, as its rank 0 reported
+RELEASING = "releasing"  # the command that ends its ranks and pauses it
+RESIZING = "resizing"  # how it is resumed after that, if it is
+RESUMED = "resumed"  # the request that started its last attempt, and its state before
 ATTACHED = "attached"  # ranks of its program's group, where that is larger than the job
-REPLICA_OF = "replica_of"  # the project of which its ranks are replicas, by their own word
-SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
+REPLICA_OF = "replica_of"  # the project whose replicas its ranks report to be
+SUBMITTED = "submitted"  # it came through the queue, which alone knows its owner
 SHELL = "shell"  # the leader of the session that submitted it
-_GIVEN = "policy_given"  # whether whoever launched it has said so
+_GIVEN = "policy_given"  # whether its launch process has named a policy
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
 
 
@@ -53,7 +53,7 @@ class JobRegistry:
         self._jobs = {job.id: job for job in state.find(JobRow)}
 
     def find(self, job: str) -> JobRow | None:
-        """Return a job by its id, though its launch process may not have told of it yet."""
+        """Return a job by its id, also one whose run folder was not read yet."""
         if job not in self._jobs:
             self._events.publish(UnknownJobRequested(job))
         return self._jobs.get(job)
@@ -67,9 +67,9 @@ class JobRegistry:
         return known.account if known else ""
 
     def may_speak(self, agent: str, job: str) -> bool:
-        """Tell whether an agent may say something of a job: of its own one, or of its account's.
+        """Tell whether an agent may report on a job: its own, or one of its account.
 
-        Of a job that is not known only agents that are no account's speak.
+        Only the plane's own agents may report on a job that is unknown.
         """
         return subjects.may_report_job(agent, job) and subjects.may_report_account(
             agent, self.account(job)
@@ -84,7 +84,7 @@ class JobRegistry:
         return [job for job in self.all() if not is_over(job)]
 
     def submit(self, job: JobRow) -> JobRow:
-        """Store a job that somebody wants to run; its turn is yet to come."""
+        """Store a job that waits in the queue."""
         job = replace(job, state="QUEUED", attempt=1, created_at=self._now())
         run = RunRow(job.run_id, job.id, job.name, created_at=job.created_at)
         with self._state.together():
@@ -103,9 +103,9 @@ class JobRegistry:
         self._put(replace(known, facts={**known.facts, **facts}))
 
     def appear(self, job: str, generation: int, is_new: bool = False) -> JobRow | None:
-        """Return the job of somebody who has come; nothing for one of a life that is over.
+        """Return the job of a process that registers; none where its attempt is over.
 
-        What nobody launched may be started again by anybody: there a new life is word enough.
+        A job without a launch process is running again when a new process of it registers.
         """
         known = self._jobs.get(job)
         if known is None:
@@ -115,16 +115,16 @@ class JobRegistry:
         if generation > known.generation:
             known = replace(known, generation=generation)
             self._put(known, "generation", {"generation": generation})
-            self._go_on(known, f"generation_{generation}")
+            self._run_again(known, f"generation_{generation}")
         elif is_over(known):
-            self._go_on(known, "started_again")
+            self._run_again(known, "started_again")
         return self._jobs[job]
 
-    def told(self, event: Event) -> JobRow:
-        """Take in what a launch process tells of its job: once when it begins, or as it changes.
+    def update(self, event: Event) -> JobRow:
+        """Store the facts that a launch process or a rank reports of its job.
 
-        A rank may name its job's policy too, unless its launch has, and the number of its steps;
-        of a launched job it names nothing else.
+        A rank of a launched job may only name the number of steps, and the policy unless the
+        launch process has.
         """
         facts, job = event.facts, event.head.job
         known = self._jobs.get(job)
@@ -150,7 +150,7 @@ class JobRegistry:
     def end(
         self, job: str, state: JobState, reason: str, step: int | None = None, ranks: int = 0
     ) -> bool:
-        """End a job that came so far, with so many ranks; false when it is unknown or over."""
+        """End a job at a step, with its number of ranks; false when it is unknown or over."""
         known = self._jobs.get(job)
         if known is None or is_over(known) or not state.is_final:
             return False
@@ -161,7 +161,7 @@ class JobRegistry:
         return self.turn(job, state, reason)
 
     def release(self, job: str, left: int, step: int | None) -> None:
-        """Note that a job has saved its state and ended its ranks: what it was given is free."""
+        """Store that a job was released: it has saved, and its placement is free."""
         known = self._jobs[job]
         facts = {**known.facts, LEFT: left, RELEASING: None}
         known = replace(known, facts=facts, step=known.step if step is None else step)
@@ -171,34 +171,33 @@ class JobRegistry:
                 self._events.publish(JobVacated(job))
 
     def resume(self, job: str, reason: str, facts: Mapping[str, Any]) -> JobRow:
-        """Have a job that has ended or was released wait for its turn, as a new attempt."""
+        """Queue a job that has ended or was released, as a new attempt."""
         known = self._jobs[job]
         self._move(replace(known, facts={**known.facts, **facts}), Resume(reason))
         return self._jobs[job]
 
-    def regroup(self, job: str, generation: int) -> None:
-        """Note that the members of a job form another generation, in the same attempt."""
+    def set_generation(self, job: str, generation: int) -> None:
+        """Store that the members of a job form another generation, in the same attempt."""
         known = self._jobs[job]
         if generation > known.generation:
             self._put(replace(known, generation=generation))
 
-    def goes_on(self, job: str, reason: str) -> None:
-        """Note that somebody has had a job go on that had ended, or was released."""
-        self._go_on(self._jobs[job], reason)
+    def restarted(self, job: str, reason: str) -> None:
+        """Store that a job is running again that had ended, or was released."""
+        self._run_again(self._jobs[job], reason)
 
     def forget(self, job: str) -> None:
-        """Know no more of a job that has ended, nor of its run."""
+        """Remove a job that has ended, and its run."""
         with self._state.together():
             self._state.remove(RunRow, job=job)
             self._state.remove(JobRow, id=job)
         del self._jobs[job]
 
     def turn(self, job: str, state: JobState, reason: str) -> bool:
-        """Move a job to another state; one that the rules do not allow is counted, not done."""
+        """Move a job to another state; a transition that the rules refuse is only counted."""
         return self._move(self._jobs[job], ChangeState(state, reason))
 
-    def _go_on(self, job: JobRow, reason: str) -> None:
-        """Have a job run again that had ended or was paused: whoever comes now is not."""
+    def _run_again(self, job: JobRow, reason: str) -> None:
         if is_over(job) or is_released(job):
             self._move(job, Resume(reason))
         if is_over(job) or job.state == JobState.PAUSED:
@@ -207,7 +206,7 @@ class JobRegistry:
     def _move(self, job: JobRow, event: lifecycle.Event) -> bool:
         before = lifecycle.JobLifecycle(job.id, JobState(job.state), job.reason, job.attempt)
         try:
-            after, told = lifecycle.step(before, event)
+            after, changes = lifecycle.step(before, event)
         except IllegalTransition:
             self._dropped["illegal_transition"] += 1
             return False
@@ -215,10 +214,10 @@ class JobRegistry:
         moved = replace(job, state=str(after.state), reason=after.reason, attempt=after.attempt)
         if moved.started_at is None and after.state is JobState.RUNNING:
             moved = replace(moved, started_at=self._now())
-        for change in told:
+        for change in changes:
             facts = {"before": str(change.before), "after": str(change.after)}
             self._put(replace(moved, ended_at=ended), "job_state", facts)
-        return bool(told)
+        return bool(changes)
 
     def _begin(self, job: JobRow) -> JobRow:
         now = self._now()
@@ -250,7 +249,7 @@ def _from_a_rank(facts: Mapping[str, Any], job: JobRow | None) -> dict[str, Any]
     if job is None or not is_launched(job):
         names |= {"name", "owner"}
     taken = {name: value for name, value in facts.items() if name in names}
-    if ATTACHED in taken:  # of this attempt; the next one may have all of its ranks
+    if ATTACHED in taken:  # of this attempt; the next one may hold all ranks
         taken[ATTACHED] = {"world": taken[ATTACHED], "attempt": job.attempt if job else 0}
     return taken
 
@@ -270,12 +269,12 @@ def is_over(job: JobRow) -> bool:
 
 
 def is_released(job: JobRow) -> bool:
-    """Tell whether a job has been paused and has nothing any more but its checkpoints."""
+    """Tell whether a job was paused and has nothing left but its checkpoints."""
     return job.state == JobState.PAUSED and job.reason == lifecycle.RELEASED
 
 
 def is_launched(job: JobRow) -> bool:
-    """Tell whether there is a process that starts the job's ranks, and will tell of their end."""
+    """Tell whether the job has a launch process, which reports the end of its ranks."""
     return bool(job.scheduler or job.facts.get("launched"))
 
 

@@ -1,4 +1,4 @@
-"""What ranks and launch processes tell, and what the plane makes of it; heard twice, done once."""
+"""Handle the reports of ranks and launch processes; a repeated report has no effect."""
 
 import asyncio
 from collections import Counter
@@ -47,11 +47,11 @@ from torchloom.weaver.store.rows import RankProcessRow
 from torchloom.weaver.store.series.snapshot import RecordsLost
 
 _OF_JOB = ("job", "job_ended")
-_MOST = 2**62  # a number beyond it is no number of a record
+_MOST = 2**62  # the largest number of a record
 
 
 class RankReports:
-    """Carry each report to whom it concerns. Acts of an older generation are dropped."""
+    """Passes each report to the parts that it concerns; those of older generations are dropped."""
 
     def __init__(
         self,
@@ -78,19 +78,19 @@ class RankReports:
         """Tell whether an agent may report of a job."""
         return self._jobs.may_speak(agent, job)
 
-    def take(self, agent: str, said: Message) -> None:
-        """Take in a report, be it at once or with a batch of records."""
-        match said:
+    def take(self, agent: str, message: Message) -> None:
+        """Handle a report, sent by itself or in a batch of records."""
+        match message:
             case Ready() | RankRefusal() | Decided() | Applied():
-                rank = self._roster.speaker(said.head, agent)
+                rank = self._roster.speaker(message.head, agent)
                 if rank is not None and rank.state == "up":
-                    self._commands.said(rank, said)
+                    self._commands.on_report(rank, message)
             case Goodbye():
-                self._goodbye(agent, said)
-            case Event() if said.head.rank == NO_RANK or said.kind in _OF_JOB:
-                self._of_job(said)
+                self._goodbye(agent, message)
+            case Event() if message.head.rank == NO_RANK or message.kind in _OF_JOB:
+                self._of_job(message)
             case Event():
-                self._of_rank(agent, said)
+                self._of_rank(agent, message)
 
     def settle(self) -> None:
         """Store what reports have changed, before the reports themselves are stored."""
@@ -98,15 +98,15 @@ class RankReports:
         self._checkpoint_rows.settle()
 
     def launched(self, head: Head) -> None:
-        """Take in that the process which starts a job's ranks is there."""
+        """Handle that the launch process of a job has registered."""
         job = self._jobs.appear(head.job, head.generation)
         if job is None:
             self._dropped["ended_job"] += 1
         elif not is_launched(job):
-            self._jobs.told(Event(head, "job", -1, 0.0, {"launched": True}))
+            self._jobs.update(Event(head, "job", -1, 0.0, {"launched": True}))
 
     def job_ended(self, job: str, state: JobState, reason: str, step: int | None = None) -> None:
-        """End a job, its ranks and its commands; at a step, where its ranks wrote that down."""
+        """End a job, its ranks and its commands, at the last step that its ranks wrote."""
         ranks = self._roster.ranks(job)
         reached = self._reached(ranks)
         step = reached if step is None else step
@@ -118,7 +118,7 @@ class RankReports:
         self._commands.job_ended(job, f"the job has ended: {reason}")
 
     def job_released(self, job: str, left: int) -> None:
-        """Note that a job has given back what it had, and waits to be resumed."""
+        """Store that a job was released and waits to be resumed."""
         ranks = self._roster.ranks(job)
         self._jobs.release(job, left, self._reached(ranks))
         for rank in ranks:
@@ -127,12 +127,12 @@ class RankReports:
         self._commands.job_ended(job, "the job was released")
 
     def may_have_acted(self, job: str, command: str) -> bool:
-        """Tell whether ranks may have ended by a command: not one that came to nothing."""
+        """Tell whether ranks may have ended by a command: one that was not refused or aborted."""
         status = self._commands.status(job, command)
         return status is not None and (status is Status.APPLIED or not status.is_final)
 
     def rank_gone(self, rank: RankProcessRow, reason: str, state: str = "gone") -> None:
-        """Note the end of a rank's life."""
+        """Store that the process of a rank has ended."""
         if self._roster.gone(rank, reason, state):
             self._keep_step(rank, self._heartbeats.step(rank))
             self._devices.leave(rank)
@@ -141,7 +141,7 @@ class RankReports:
             self._end_if_alone(rank.job)
 
     def _end_if_alone(self, job: str) -> None:
-        """End a job that nobody launched when the last of its ranks is gone."""
+        """End a job without a launch process when the last of its ranks has ended."""
         known, ranks = self._jobs.get(job), self._roster.ranks(job)
         if known is None or is_launched(known) or any(rank.state not in OVER for rank in ranks):
             return
@@ -152,36 +152,36 @@ class RankReports:
         else:
             self.job_ended(job, JobState.COMPLETED, RANKS_ENDED)
 
-    def _of_job(self, said: Event) -> None:
-        if not said.head.job:
+    def _of_job(self, message: Event) -> None:
+        if not message.head.job:
             self._dropped["no_job"] += 1
-        elif said.kind == "job":
-            self._jobs.told(said)
-        elif said.kind == "job_ended":
-            self._job_ended(said)
+        elif message.kind == "job":
+            self._jobs.update(message)
+        elif message.kind == "job_ended":
+            self._job_ended(message)
 
-    def _job_ended(self, said: Event) -> None:
-        reason = str(said.facts.get("reason") or RANKS_ENDED)
+    def _job_ended(self, message: Event) -> None:
+        reason = str(message.facts.get("reason") or RANKS_ENDED)
         try:
-            state = JobState(str(said.facts.get("state")))
+            state = JobState(str(message.facts.get("state")))
         except ValueError:
             self._dropped["unknown_state"] += 1
             return
-        self.job_ended(said.head.job, state, reason)
+        self.job_ended(message.head.job, state, reason)
 
-    def _of_rank(self, agent: str, said: Event) -> None:
-        self._events.publish(RankEventReceived(agent, said))
-        rank = self._roster.of_life(said.head.incarnation)
-        if rank is None or rank.agent != agent or rank.job != said.head.job:
-            return  # kept as a record all the same
-        if said.kind == "exit":
-            self.rank_gone(rank, str(said.facts.get("reason") or "exit"))
-        self._events.publish(RankEventReported(rank, said))
+    def _of_rank(self, agent: str, message: Event) -> None:
+        self._events.publish(RankEventReceived(agent, message))
+        rank = self._roster.of_life(message.head.incarnation)
+        if rank is None or rank.agent != agent or rank.job != message.head.job:
+            return  # it is stored as a record all the same
+        if message.kind == "exit":
+            self.rank_gone(rank, str(message.facts.get("reason") or "exit"))
+        self._events.publish(RankEventReported(rank, message))
 
-    def _goodbye(self, agent: str, said: Goodbye) -> None:
-        rank = self._roster.speaker(said.head, agent)
+    def _goodbye(self, agent: str, message: Goodbye) -> None:
+        rank = self._roster.speaker(message.head, agent)
         if rank is not None:
-            self._keep_step(rank, said.step)
+            self._keep_step(rank, message.step)
             self.rank_gone(rank, "ended", "ended")
 
     def _keep_step(self, rank: RankProcessRow, step: int | None) -> None:
@@ -199,7 +199,7 @@ class RankReports:
 class BatchIngest:
     """Between the bus and the writer's thread.
 
-    Reports act before they are stored: a weaver that dies in between hears them again.
+    Reports are handled before they are stored: after a crash in between they are sent again.
     """
 
     def __init__(
@@ -225,30 +225,30 @@ class BatchIngest:
         self.stored = 0
         self._reported = _reported(store)
 
-    async def batch(self, subject: str, data: bytes, reply: str) -> None:
-        """An agent sends records of one life."""
-        said = self._batches.read(data)
-        if said is None:
+    async def on_batch(self, subject: str, data: bytes, reply: str) -> None:
+        """Handle a batch of records of one process."""
+        message = self._batches.read(data)
+        if message is None:
             return
-        if subjects.agent_of(subject) != said.agent:
+        if subjects.agent_of(subject) != message.agent:
             self._dropped["foreign_agent"] += 1
             return
-        if not self._reports.may_speak(said.agent, said.head.job):
+        if not self._reports.may_speak(message.agent, message.head.job):
             self._dropped["foreign_job"] += 1
             return
-        if not 0 < said.first <= _MOST or not -_MOST < said.head.rank < _MOST:
+        if not 0 < message.first <= _MOST or not -_MOST < message.head.rank < _MOST:
             self._dropped["malformed"] += 1
             return
-        records = [self._record(said.head, data) for data in said.records]
-        self._report(said, records)
+        records = [self._record(message.head, data) for data in message.records]
+        self._report(message, records)
         self._reports.settle()
-        dropped = max(0, min(said.dropped, _MOST))
-        numbered = NumberedBatch(said.head, said.first, records, dropped, said.follows)
-        self._agents[numbered.life] = said.agent
+        dropped = max(0, min(message.dropped, _MOST))
+        numbered = NumberedBatch(message.head, message.first, records, dropped, message.follows)
+        self._agents[numbered.life] = message.agent
         self.writer.submit(numbered)
 
     def _record(self, head: Head, data: bytes) -> Message | None:
-        """Return a record of this life; one that is none keeps its number and is nothing."""
+        """Return a record of this process; none for a malformed one, which keeps its number."""
         if not data:
             return None
         record = self._records.read(data)
@@ -261,19 +261,19 @@ class BatchIngest:
         return record
 
     def _report(self, batch: Batch, records: Sequence[Message | None]) -> None:
-        """Take in what has not been heard before."""
+        """Handle the records that were not handled before."""
         life = (batch.head.job, batch.head.rank, batch.head.incarnation)
-        heard = self._reported.get(life, 0)
+        known = self._reported.get(life, 0)
         for number, record in enumerate(records, batch.first):
-            if number <= heard or isinstance(record, Register | None):
+            if number <= known or isinstance(record, Register | None):
                 continue
             if isinstance(record, Metrics):
                 self._events.publish(MetricsReceived(record))
             else:
                 self._reports.take(batch.agent, record)
         last = batch.first + len(records) - 1
-        if batch.follows <= heard:
-            self._reported[life] = max(heard, last)
+        if batch.follows <= known:
+            self._reported[life] = max(known, last)
 
     def _stored(self, batch: NumberedBatch, upto: int) -> None:
         """Called in the writer's thread, after the commit."""
@@ -288,7 +288,7 @@ class BatchIngest:
 
 
 def _reported(store: PlaneStore) -> dict[tuple[str, int, str], int]:
-    """Return how far each life's records are known; where they cannot be read, of none."""
+    """Return the last record of each process; empty where records cannot be read."""
     try:
         rows = store.records.received()
     except RecordsLost:

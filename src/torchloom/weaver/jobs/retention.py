@@ -1,7 +1,7 @@
-"""Now and then, or on somebody's word, have go what is no longer wanted, one run after the other.
+"""Remove runs and parts of runs that are due, periodically or on request, one after the other.
 
-The order lets any of it be interrupted: the run's folder goes first, then its records, and last
-what `state` has of it, so that what is half done is found and done again.
+Removal may be interrupted: the run's folder is removed first, then its records, and its rows in
+`state` last, so that an unfinished removal is found and done again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from torchloom.weaver.runs import provenance
 from torchloom.weaver.store import PlaneStore, StateLost, rows
 from torchloom.weaver.store.series.records import RecordRemoval
 
-PERIOD = 600.0  # seconds between two looks
+PERIOD = 600.0  # seconds between two checks
 _OF_JOB = (
     rows.CommandRow,
     rows.GuardRow,
@@ -34,13 +34,13 @@ _OF_JOB = (
     rows.CheckpointRow,
     rows.LiveRecoveryRow,
 )
-_AT_ONCE = 500  # rows of `state` that are taken out together
-_OURS = "retention"  # the author of what nobody asked for
+_AT_ONCE = 500  # rows of `state` that are removed together
+_OURS = "retention"  # the author of what no user requested
 _log = logging.getLogger(__name__)
 
 
 class RunRetention:
-    """Find what is due and carry it out; a mistake in the config file keeps everything."""
+    """Finds what is due and removes it; an error in the config file keeps everything."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class RunRetention:
         self._tasks = tasks
         self._limits = limits or _limits
         self._now = now
-        self._done: set[Removal] = set()  # parts that are gone of runs that stay
+        self._done: set[Removal] = set()  # parts that were removed, of runs that stay
         self._alone = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def look_soon(self) -> None:
-        """Look beside all else, unless that is still under way."""
+    def remove_soon(self) -> None:
+        """Remove what is due in the background, unless that is still under way."""
         if self._task is None or self._task.done():
-            self._task = self._tasks.start(self._look(), "retention")
+            self._task = self._tasks.start(self._remove_due(), "retention")
 
     async def close(self) -> None:
-        """Leave what is under way; the next weaver goes on with it."""
+        """Cancel what is under way; the next weaver continues it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -93,24 +93,26 @@ class RunRetention:
         return await asyncio.to_thread(self._present, found)
 
     async def carry_out(self) -> list[tuple[Removal, tuple[bool, str]]]:
-        """Have go what is due; return what became of each."""
+        """Remove what is due; return the outcome of each."""
         async with self._alone:
             return [(one, await self._remove(one)) for one in await self.find()]
 
-    async def _look(self) -> None:
+    async def _remove_due(self) -> None:
         try:
             for one, (is_done, text) in await self.carry_out():
                 if not is_done:
-                    _log.warning("%s of %s is not kept, but stays: %s", one.what, one.job, text)
+                    _log.warning(
+                        "%s of %s is due for removal, but stays: %s", one.what, one.job, text
+                    )
         except StateLost:
             raise
         except LoomError as error:
             _log.warning("nothing is removed: %s", error)
-        except Exception:  # a folder or a database that is odd is no reason to end a weaver
-            _log.exception("what is to be removed cannot be found out")
+        except Exception:  # an odd folder or database must not end the weaver
+            _log.exception("what is due for removal cannot be determined")
 
     def _known(self, folders: list[EndedRun]) -> list[EndedRun]:
-        """Return every run: of one that we know too, both must say that it is over."""
+        """Return every run; one with a row has ended if its folder and its row agree."""
         by_id = {run.id: run for run in folders}
         tags = {run.job: run.config.get("tags") for run in self._store.state.find(rows.RunRow)}
         for job in self._jobs.all():
@@ -123,7 +125,7 @@ class RunRetention:
         return list(by_id.values())
 
     def _present(self, found: list[Removal]) -> list[Removal]:
-        """Return of what is due what is still there; a run that we know of is."""
+        """Return what is due and not removed yet; a run with a row is not."""
         with contextlib.closing(RecordRemoval(self._store.place)) as records:
             there = [one for one in found if one not in self._done and self._is_there(one, records)]
         self._done.update(one for one in found if one.what != "run" and one not in there)
@@ -140,12 +142,12 @@ class RunRetention:
         return self._within(removal.is_there, one)
 
     def _within(self, act: Callable[[Any], bool], one: Any) -> bool:
-        """Look at, or remove, files of a run with the rights of the account that it ran as."""
+        """Check or remove files of a run, as the account that it ran as."""
         job = one.job if isinstance(one, Removal) else one
         return accounts.within(self._jobs.account(job), act, one)
 
     def _verdicts(self, job: str) -> list[rows.EventRow]:
-        """Return what happened to a job that stacks were kept of."""
+        """Return the verdicts on a job that have stacks."""
         found, after = list[rows.EventRow](), 0
         while events := self._store.state.happened(job, after, _AT_ONCE):
             after = events[-1].seq
@@ -176,20 +178,20 @@ class RunRetention:
                 await asyncio.to_thread(self._within, removal.remove_logs, one.job)
             case "dumps":
                 await asyncio.to_thread(self._within, removal.remove_dumps, one.job)
-                for event in self._verdicts(one.job):  # the sentence stays
+                for event in self._verdicts(one.job):  # the verdict stays
                     self._store.state.put(replace(event, facts={**event.facts, "stacks": []}))
 
     async def _remove_run(self, job: str, author: str = _OURS) -> None:
         await asyncio.to_thread(self._within, removal.remove_run, job)
         known = self._jobs.get(job)
         if known is not None and not is_over(known):
-            return  # somebody has it go on; its folder was left alone for the same reason
+            return  # it was resumed meanwhile; its folder was left for the same reason
         await asyncio.to_thread(self._forget, job, whole=True)
         if known is not None:
             await self._remove_rows(known, author)
 
     async def _remove_rows(self, job: rows.JobRow, author: str) -> None:
-        """Take a job out of `state`, what there may be much of first; that it was there stays."""
+        """Remove the rows of a job from `state`, the most numerous first; one event stays."""
         state = self._store.state
         while events := state.happened(job.id, limit=_AT_ONCE):
             state.remove(rows.EventRow, seq=[event.seq for event in events])

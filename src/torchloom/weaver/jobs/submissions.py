@@ -1,4 +1,4 @@
-"""Take jobs in, many in one transaction: a job is stored before whoever wants it is answered."""
+"""Store submitted jobs, many in one transaction; each is stored before its client is answered."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from torchloom.specs.api import make_app_handle
 from torchloom.specs.jobspec import JobSpec
 from torchloom.weaver.events import BackgroundTasks
 from torchloom.weaver.jobs import job_queue
-from torchloom.weaver.jobs.job_queue import Turns
+from torchloom.weaver.jobs.job_queue import JobQueue
 from torchloom.weaver.jobs.registry import SHELL, SUBMITTED, WORLD_SIZE, JobRegistry
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
@@ -42,16 +42,16 @@ class KeyReused(UserError):
 
 @dataclass(frozen=True, slots=True)
 class SubmissionRequest:
-    """A job that somebody wants to run."""
+    """A job that a client submits."""
 
     spec: JobSpec
-    plain: Any  # the spec as it was said
+    plain: Any  # the spec as it was sent
     owner: str
     author: str = ""
     key: str = ""
     cwd: str = ""
     python: str = ""
-    shell: Any = None  # the leader of the session that wants it, a process
+    shell: Any = None  # the leader of the session that submits it, a process
     account: str = ""  # the unix account that it is to run as; none: the plane's own user
 
     @property
@@ -65,72 +65,72 @@ Keys = dict[tuple[str, str], SubmissionRow]
 
 
 class Submissions:
-    """What is wanted at one time is stored together, and answered when it is."""
+    """Stores submissions that arrive at one time together, and answers them after that."""
 
     def __init__(
         self,
         state: StateStore,
         jobs: JobRegistry,
         journal: Journal,
-        turns: Turns,
+        queue: JobQueue,
         tasks: BackgroundTasks,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._journal = journal
-        self._turns = turns
+        self._queue = queue
         self._tasks = tasks
         self._now = now
         self._wanted: dict[Answer, SubmissionRequest] = {}
         self._working: asyncio.Task[None] | None = None
 
     async def add(self, wanted: SubmissionRequest) -> tuple[JobRow, bool]:
-        """Store a job, and tell whether it is a new one."""
+        """Store a job; return it, and whether it is new."""
         answer: Answer = asyncio.get_running_loop().create_future()
         self._wanted[answer] = wanted
         if self._working is None or self._working.done():
-            self._working = self._tasks.start(self._take_in_soon(), "submissions")
+            self._working = self._tasks.start(self._store_soon(), "submissions")
         return await answer
 
     async def add_all(self, batch: Sequence[SubmissionRequest]) -> list[Outcome]:
-        """Store jobs in one transaction; return in their order what became of each.
+        """Store jobs in one transaction; return the outcome of each, in their order.
 
-        A job that is refused is no reason to refuse the others.
+        A refused job does not affect the others.
         """
-        await asyncio.sleep(0)  # not in the middle of what the caller does
+        await asyncio.sleep(0)  # not within the caller's transaction
         return self._admit_all(batch)
 
     def close(self) -> None:
         if self._working is not None:
             self._working.cancel()
 
-    async def _take_in_soon(self) -> None:
-        await asyncio.sleep(0)  # whoever else asks by now is stored in the same transaction
+    async def _store_soon(self) -> None:
+        await asyncio.sleep(0)  # what arrives by now is stored in the same transaction
         while self._wanted:
-            self._take_in()
+            self._store_group()
             await asyncio.sleep(0)
 
-    def _take_in(self) -> None:
+    def _store_group(self) -> None:
         answers = list(islice(self._wanted, TOGETHER))
         group = {answer: self._wanted.pop(answer) for answer in answers}
         try:
             outcomes = self._admit_all(list(group.values()))
         except BaseException as error:
             for answer in group:
-                _tell(answer, error)
+                _resolve(answer, error)
             raise
         for answer, outcome in zip(group, outcomes, strict=True):
-            _tell(answer, outcome)
+            _resolve(answer, outcome)
 
     def _admit_all(self, group: Sequence[SubmissionRequest]) -> list[Outcome]:
-        """Store a group in one transaction, then start those that have been given room."""
+        """Store a group in one transaction, then start the jobs that were placed."""
         effects: list[queue.Effect] = []
         with self._state.together():
             keys = self._by_key(group)
             outcomes = [self._admit(wanted, keys, effects) for wanted in group]
-            self._state.put(Fact(job_queue.COUNT, self._turns.queue.submitted))
-        self._turns.act(effects)
+            self._state.put(Fact(job_queue.COUNT, self._queue.state.submitted))
+        self._queue.act(effects)
         return outcomes
 
     def _by_key(self, group: Iterable[SubmissionRequest]) -> Keys:
@@ -140,18 +140,18 @@ class Submissions:
         return {(row.owner, row.key): row for row in found}
 
     def _admit(self, wanted: SubmissionRequest, keys: Keys, effects: list[queue.Effect]) -> Outcome:
-        """Store one job and whatever becomes possible with it, or say why not."""
+        """Store one job and the placements that follow, or return why it is refused."""
         before = keys.get((wanted.owner, wanted.key)) if wanted.key else None
         if before is not None:
             return self._again(wanted, before)
         name = make_unique(wanted.spec.name)
         event = queue.JobSubmitted(name, wanted.owner, wanted.need, wanted.spec.priority)
-        done = self._turns.decide(event)
+        done = self._queue.decide(event)
         for effect in done:
             if isinstance(effect, queue.Refuse):
                 return Unschedulable(effect.reason)
         keys[wanted.owner, wanted.key] = self._store(name, wanted)
-        self._turns.store(done)
+        self._queue.store(done)
         effects += done
         job = self._jobs.get(name)
         assert job is not None
@@ -164,7 +164,7 @@ class Submissions:
         return job, False
 
     def _store(self, name: str, wanted: SubmissionRequest) -> SubmissionRow:
-        spec, number = wanted.spec, self._turns.queue.submitted
+        spec, number = wanted.spec, self._queue.state.submitted
         row = SubmissionRow(
             job=name,
             number=number,
@@ -199,9 +199,9 @@ def _job(name: str, wanted: SubmissionRequest) -> JobRow:
     )
 
 
-def _tell(answer: Answer, outcome: Outcome | BaseException) -> None:
+def _resolve(answer: Answer, outcome: Outcome | BaseException) -> None:
     if answer.done():
-        return  # whoever asked is gone
+        return  # the client is gone
     if isinstance(outcome, BaseException):
         answer.set_exception(outcome)
     else:

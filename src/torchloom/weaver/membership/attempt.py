@@ -1,4 +1,4 @@
-"""One attempt of a job that is recovered live: what is stored of it, and what is only known."""
+"""An attempt of a job that is recovered live: what is stored of it, and what is in memory only."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -45,9 +45,9 @@ class LiveAttempt:
     stored: int = -1  # the generation whose store that is
     since: float | None = None  # when the loss was known that it recovers from
     cause: str = ""  # why all ranks are to be started again; empty while they need not be
-    is_due: bool = True  # its launch process is to hear whether it is watched
-    said_at: float | None = None  # when it was told so, or to restart
-    whys: dict[int, str] = field(default_factory=dict)  # why ranks cannot go on live
+    is_due: bool = True  # its launch process is to be sent whether it is watched
+    sent_at: float | None = None  # when it was sent that, or to restart
+    whys: dict[int, str] = field(default_factory=dict)  # why ranks cannot be recovered live
 
     @property
     def is_restarting(self) -> bool:
@@ -55,7 +55,7 @@ class LiveAttempt:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether its losses are the launch process' own again."""
+        """Return whether its launch process handles its losses again."""
         return self.is_restarting or self.state.record.phase in (
             GenerationPhase.COMPLETE,
             GenerationPhase.FAILED,
@@ -63,13 +63,13 @@ class LiveAttempt:
 
     @property
     def is_recovering(self) -> bool:
-        """Tell whether its members are about to form a generation, or are to be started again."""
+        """Return whether its members are about to form a generation, or are to be started again."""
         forming = self.state.record.phase in (GenerationPhase.GATHERING, GenerationPhase.MOVING)
         return forming or self.is_restarting
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether time alone makes something happen."""
+        """Return whether time alone makes something happen."""
         return self.is_due or self.is_restarting or not is_quiet(self.state)
 
     @property
@@ -77,7 +77,7 @@ class LiveAttempt:
         return self.state.record.generation
 
     def who(self, rank: int, life: int, node: str = "") -> MemberProcess:
-        """Return a process by its life: where that is, its seat says."""
+        """Return a process by its number; its seat has the node."""
         seats = self.state.record.seats
         if 0 <= rank < len(seats) and seats[rank].life == life:
             node = seats[rank].node
@@ -125,7 +125,7 @@ class LiveAttempts:
         return frozenset(self._busy)
 
     def is_recovering(self, job: str) -> bool:
-        """Tell whether the ranks of a job are about to form a generation, or to be restarted."""
+        """Return whether the ranks of a job are about to form a generation, or to be restarted."""
         one = self._attempts.get(job)
         return one is not None and one.is_recovering
 
@@ -160,7 +160,7 @@ class LiveAttempts:
 def read_back(row: LiveRecoveryRow, limits: RecoveryLimits, now: float) -> LiveAttempt:
     """Return what a weaver begins with that finds this row: it knows no answers."""
     record = record_from_dict(row.record)
-    room: dict[str, int] = {}  # until the launch process tells
+    room: dict[str, int] = {}  # until the launch process reports
     for seat in record.seats:
         room[seat.node] = room.get(seat.node, 0) + 1
     state = restore(State(Holding.REPLICATED, room, record, limits), record, now)
@@ -169,11 +169,11 @@ def read_back(row: LiveRecoveryRow, limits: RecoveryLimits, now: float) -> LiveA
     )
 
 
-def happened(watched: LiveAttempt, said: Lives) -> list[Event]:
-    """Return what a launch process tells that is news, in the order in which it is to be heard."""
+def happened(watched: LiveAttempt, report: Lives) -> list[Event]:
+    """Return what is new in the report of a launch process, in the order of its handling."""
     record = watched.state.record
-    events: list[Event] = [MemberNodeLost(node) for node in said.lost if node not in record.lost]
-    for life in ended(said.lives):
+    events: list[Event] = [MemberNodeLost(node) for node in report.lost if node not in record.lost]
+    for life in ended(report.lives):
         who = watched.who(life.rank, life.life, life.node)
         seat = seat_of(record.seats, who)
         if seat is None or seat.is_gone:
@@ -182,12 +182,12 @@ def happened(watched: LiveAttempt, said: Lives) -> list[Event]:
             events.append(ForkFailed(who, life.why))
         else:
             events.append(Exited(who, life.code or 0, max(0, life.step)))
-    for node in sorted(record.lost - set(said.lost)):
-        there = (one for one in said.lives if one.node == node and one.code is None)
+    for node in sorted(record.lost - set(report.lost)):
+        there = (one for one in report.lives if one.node == node and one.code is None)
         lives = tuple(watched.who(one.rank, one.life, one.node) for one in there)
         events.append(Registered(node, lives))
-    if said.store:
-        events.append(StoreMade(said.stored))
+    if report.store:
+        events.append(StoreMade(report.stored))
     return events
 
 

@@ -1,4 +1,4 @@
-"""Carry out what follows from an event: all of it is stored in one transaction, then it is said."""
+"""Carry out what follows from an event: store it in one transaction, then send messages."""
 
 import dataclasses
 import time
@@ -49,14 +49,14 @@ from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
 
-UNFIT = "unfit"  # a member that has trained says that it cannot go on live
+UNFIT = "unfit"  # a member that has trained cannot be recovered live
 RECOVERED = "recovered"
 NOT_LIVE = "not_live"  # among a job's facts: which rank cannot be recovered live, and why
-AGAIN = 0.5  # seconds after which a launch process that has not answered is told again
+AGAIN = 0.5  # seconds after which a message to a launch process without an answer is sent again
 
 
 class MemberMessages:
-    """Say it through agents. Who cannot be reached yet is told again when the rule says so."""
+    """Send messages through agents; the rules repeat what does not arrive."""
 
     def __init__(self, roster: Roster, sender: Sender, epoch: int, dropped: Counter[str]) -> None:
         self._roster = roster
@@ -70,14 +70,14 @@ class MemberMessages:
         self._launches[job] = agent
 
     def is_launch(self, job: str, agent: str) -> bool:
-        """Tell whether an agent may speak for a job's launch process."""
+        """Return whether an agent may report for a job's launch process."""
         if self._launches.setdefault(job, agent) == agent:
             return True
         self._dropped["foreign_agent"] += 1
         return False
 
     def forget(self, job: str) -> None:
-        """Know no more where a job's launch process was."""
+        """Forget where a job's launch process was."""
         self._launches.pop(job, None)
 
     def order(self, one: LiveAttempt, order: Send) -> None:
@@ -100,28 +100,28 @@ class MemberMessages:
         self._sender.soon(row.agent, message)
 
     def watch(self, one: LiveAttempt, is_live: bool | None = None) -> bool:
-        """Tell a launch process whether its losses are dealt with here, if it can be told."""
+        """Send a launch process whether its losses are handled here; False if it is not known."""
         head = _launch_head(one.job, one.generation, one.role)
         is_live = not one.is_over if is_live is None else is_live
         return self._launch(Watch(head, self._epoch, one.attempt, is_live))
 
-    def unwatch(self, said: Lives) -> None:
-        """Tell a launch process of which nothing is known here that its losses are its own."""
-        head = _launch_head(said.head.job, said.head.generation, said.head.role)
-        self._launch(Watch(head, self._epoch, said.attempt, False))
+    def unwatch(self, lives: Lives) -> None:
+        """Send a launch process that is not known here that it handles its losses itself."""
+        head = _launch_head(lives.head.job, lives.head.generation, lives.head.role)
+        self._launch(Watch(head, self._epoch, lives.attempt, False))
 
     def restart(self, one: LiveAttempt) -> bool:
-        """Tell a launch process to start all ranks again, if it can be told."""
+        """Have a launch process restart all ranks; False if it is not known."""
         head = _launch_head(one.job, one.generation, one.role)
         reason = one.state.record.reason
         return self._launch(Restart(head, self._epoch, one.attempt, reason, one.cause))
 
     def release(self, rank: RankProcessRow, generation: int) -> None:
-        """Have a rank that nobody watches go on behind its steps."""
+        """Release a rank of a job that is not watched."""
         self._sender.soon(rank.agent, Release(_head(rank, generation), self._epoch))
 
     def let_stand(self, rank: RankProcessRow, generation: int) -> None:
-        """Tell a rank that nobody watches that its generation stands."""
+        """Send a rank of a job that is not watched that its generation continues."""
         self._sender.soon(rank.agent, LetStand(_head(rank, generation), self._epoch))
 
     def _launch(self, message: Message) -> bool:
@@ -140,7 +140,7 @@ def _launch_head(job: str, generation: int, role: str) -> Head:
 
 
 class JobUpdates:
-    """All of it is stored in the transaction of the record that makes it so."""
+    """Changes of a job and its events; stored in the transaction of the record."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class JobUpdates:
         self._journal.note("live", one.job, facts=facts)
 
     def cannot(self, rank: RankProcessRow, why: str) -> None:
-        """A rank cannot be recovered live: that is noted once, for whoever wanted it."""
+        """Note once that a rank cannot be recovered live."""
         job = self._jobs.get(rank.job)
         known = job.facts.get(NOT_LIVE) or {} if job is not None else {}
         if (known.get("attempt"), known.get("why")) != (rank.attempt, why):
@@ -186,7 +186,7 @@ class JobUpdates:
     def _began(self, one: LiveAttempt, change: GenerationBegan) -> None:
         if one.since is None:
             one.since, self._began_at[one.job] = self._now(), self._clock()
-        self._jobs.regroup(one.job, change.generation)
+        self._jobs.set_generation(one.job, change.generation)
         self._jobs.turn(one.job, JobState.RECOVERING, change.reason)
         facts = {"generation": change.generation, "mode": str(change.mode), "reason": change.reason}
         self._journal.note("regrouping", one.job, reason=change.reason, facts=facts)
@@ -213,7 +213,7 @@ class JobUpdates:
         return self._clock() - began if began is not None else max(0.0, self._now() - one.since)
 
     def _given_up(self, one: LiveAttempt, cause: Cause) -> None:
-        """Live cannot go on: what a member said of that is the cause, if one did."""
+        """Live recovery has ended: what a member reported of that is the cause, if one did."""
         reason = one.state.record.reason or str(cause)
         new = {seat.rank for seat in one.state.record.seats if seat.is_new}
         is_unfit = cause is Cause.PROLOGUE and not new.intersection(one.whys)
@@ -221,7 +221,7 @@ class JobUpdates:
         self._began_at.pop(one.job, None)
         self._jobs.turn(one.job, JobState.RECOVERING, reason)
         facts = {"generation": one.generation, "cause": one.cause}
-        why = {str(rank): words for rank, words in sorted(one.whys.items())}
+        why = {str(rank): text for rank, text in sorted(one.whys.items())}
         self._journal.note("live_ended", one.job, reason=reason, facts={**facts, "why": why})
 
 
@@ -262,7 +262,7 @@ def decide(state: State, events: Iterable[Event], saved: Callable[[], int | None
     return Decision(state, is_news, tuple(changes), tuple(orders))
 
 
-Gone = tuple[RankProcessRow, str]  # a rank whose life is over, and why
+Gone = tuple[RankProcessRow, str]  # a rank that has ended, and why
 
 
 class EffectRunner:
@@ -274,8 +274,8 @@ class EffectRunner:
         reports: RankReports,
         commands: CommandDriver,
         checkpoint_rows: CheckpointRows,
-        saying: MemberMessages,
-        telling: JobUpdates,
+        messages: MemberMessages,
+        updates: JobUpdates,
         attempts: LiveAttempts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -283,8 +283,8 @@ class EffectRunner:
         self._reports = reports
         self._commands = commands
         self._checkpoint_rows = checkpoint_rows
-        self._saying = saying
-        self._telling = telling
+        self._messages = messages
+        self._updates = updates
         self._attempts = attempts
         self._clock = clock
 
@@ -293,19 +293,19 @@ class EffectRunner:
         one.state = dataclasses.replace(one.state, now=self._clock())
         with self._state.together():
             self._state.put(one.row())
-            self._telling.begins(one)
+            self._updates.begins(one)
         self._attempts.keep(one)
-        self._tell_launch(one)
+        self._send_launch(one)
 
     def answered(self, one: LiveAttempt) -> None:
-        """Note that a launch process has said something since it was told how it stands."""
-        if one.said_at is not None:
+        """Note that a launch process has reported since it was sent its state."""
+        if one.sent_at is not None:
             one.is_due = False
             self._attempts.keep(one)
 
     def feed(self, one: LiveAttempt, events: Iterable[Event], gone: Sequence[Gone] = ()) -> None:
-        """Take in what happened, with the ranks that are known to be gone by it."""
-        if is_quiet(one.state):  # no tick has told it the time
+        """Handle events, with the ranks that have ended by them."""
+        if is_quiet(one.state):  # no tick has set its time
             one.state = dataclasses.replace(one.state, now=self._clock())
         decision = decide(one.state, events, lambda: self._saved(one.job))
         one.state = decision.state
@@ -315,15 +315,15 @@ class EffectRunner:
         self._follow(one, decision)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Handle the passing of time."""
         now = self._clock()
         for job in self._attempts.busy:
             one = self._attempts.get(job)
             if one is None:
                 continue
-            is_time = one.said_at is None or now - one.said_at >= AGAIN
+            is_time = one.sent_at is None or now - one.sent_at >= AGAIN
             if is_time and (one.is_due or one.is_restarting):
-                self._tell_launch(one)
+                self._send_launch(one)
             if not one.is_restarting and not is_quiet(one.state):
                 self.feed(one, [Tick(now)])
 
@@ -331,31 +331,31 @@ class EffectRunner:
         for rank, reason in gone:
             self._reports.rank_gone(rank, reason)
         for change in decision.changes:
-            self._telling.apply(one, change)
+            self._updates.apply(one, change)
         if decision.is_news:
             self._state.put(one.row())
 
     def _follow(self, one: LiveAttempt, decision: Decision) -> None:
-        """Say what is to be said, now that it is stored."""
+        """Send what is to be sent, now that it is stored."""
         for order in decision.orders:
-            self._saying.order(one, order)
+            self._messages.order(one, order)
         for change in decision.changes:
             match change:
                 case GenerationBegan():
                     one.whys.clear()
                     self._commands.generation_over(one.job)
                 case GenerationCommitted():
-                    self._commands.look(one.job)
+                    self._commands.begin_newest(one.job)
                 case _:
                     self._commands.generation_over(one.job)
-                    self._tell_launch(one)
+                    self._send_launch(one)
         self._attempts.keep(one)
 
-    def _tell_launch(self, one: LiveAttempt) -> None:
-        """Tell a launch process how its attempt stands."""
-        say = self._saying.restart if one.is_restarting else self._saying.watch
-        if say(one):
-            one.said_at = self._clock()
+    def _send_launch(self, one: LiveAttempt) -> None:
+        """Send a launch process the state of its attempt."""
+        send = self._messages.restart if one.is_restarting else self._messages.watch
+        if send(one):
+            one.sent_at = self._clock()
 
     def _saved(self, job: str) -> int | None:
         """Return the step of the newest checkpoint."""

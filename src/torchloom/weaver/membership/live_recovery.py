@@ -1,4 +1,4 @@
-"""Take in what ranks and launch processes say when members of a job change while it runs."""
+"""Handle the reports of ranks and launch processes about who trains in a job."""
 
 import signal
 from collections import Counter
@@ -38,7 +38,7 @@ from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 @dataclass(slots=True)
 class Candidate:
-    """The ranks of one generation that have said that they train: their lives and steps."""
+    """The ranks of one generation that train: the number of their processes, and their steps."""
 
     attempt: int
     generation: int
@@ -47,7 +47,7 @@ class Candidate:
 
 
 class Candidates:
-    """Those of which not all have said so, or whose launch process is not there."""
+    """Generations of which not all ranks train yet, or whose launch process is missing."""
 
     def __init__(self, limits: RecoveryLimits) -> None:
         self._limits = limits
@@ -62,22 +62,22 @@ class Candidates:
         one.ranks[rank.rank] = (rank.life, step)
 
     def forget(self, job: str) -> None:
-        """Have all ranks of a job say it again."""
+        """Forget which ranks of a job train."""
         self._found.pop(job, None)
 
-    def whole(self, job: str, said: Lives | None) -> LiveAttempt | None:
-        """Return an attempt to be watched: all its processes are there, and train."""
+    def whole(self, job: str, message: Lives | None) -> LiveAttempt | None:
+        """Return an attempt to be recovered live: all its processes run, and train."""
         one = self._found.get(job)
-        if one is None or said is None or said.attempt != one.attempt:
+        if one is None or message is None or message.attempt != one.attempt:
             return None
-        lives = newest(said.lives)
+        lives = newest(message.lives)
         there = {rank: life.life for rank, life in lives.items() if life.code is None}
         is_all = set(there) == set(lives) == set(range(len(lives)))
         if not is_all or {rank: life for rank, (life, _) in one.ranks.items()} != there:
             return None
         start = max(step for _, step in one.ranks.values())
         whos = [MemberProcess(rank, life.life, life.node) for rank, life in lives.items()]
-        room: Mapping[str, int] = said.room
+        room: Mapping[str, int] = message.room
         state = trains(
             Holding.REPLICATED, whos, room, one.generation, one.attempt, start, self._limits
         )
@@ -85,7 +85,7 @@ class Candidates:
 
 
 class LiveRecovery:
-    """Whoever is watched is dealt with by the rule; others hear that nobody does that."""
+    """Recover the jobs that are watched by the rules; answer all others that they are not."""
 
     def __init__(
         self,
@@ -96,49 +96,49 @@ class LiveRecovery:
         commands: CommandDriver,
         checkpoint_rows: CheckpointRows,
         journal: Journal,
-        saying: MemberMessages,
+        messages: MemberMessages,
         attempts: LiveAttempts,
         dropped: Counter[str],
     ) -> None:
         self._jobs = jobs
         self._roster = roster
-        self._saying = saying
+        self._messages = messages
         self._dropped = dropped
-        self._telling = JobUpdates(jobs, journal)
+        self._updates = JobUpdates(jobs, journal)
         self._attempts = attempts
         self._candidates = Candidates(RecoveryLimits())
-        self._carrying = EffectRunner(
-            state, reports, commands, checkpoint_rows, saying, self._telling, attempts
+        self._runner = EffectRunner(
+            state, reports, commands, checkpoint_rows, messages, self._updates, attempts
         )
-        self._lives: dict[str, Lives] = {}  # what launch processes said last
-        self.tick = self._carrying.tick
+        self._lives: dict[str, Lives] = {}  # the last reports of launch processes
+        self.tick = self._runner.tick
 
     def on_launch_registered(self, registered: LaunchRegistered) -> None:
         """Note through which agent the launch process of a job is reached."""
-        self._saying.launch_at(registered.register.head.job, registered.agent)
+        self._messages.launch_at(registered.register.head.job, registered.agent)
 
     def on_member_report(self, reported: MemberReported) -> None:
         """Handle the report of a rank or of a launch process."""
-        agent, said = reported.agent, reported.message
-        if isinstance(said, Lives):
-            self._heard(agent, said)
+        agent, message = reported.agent, reported.message
+        if isinstance(message, Lives):
+            self._handle_lives(agent, message)
             return
-        rank = self._roster.of_life(said.head.incarnation)
-        if rank is None or (rank.job, rank.rank) != (said.head.job, said.head.rank):
+        rank = self._roster.of_life(message.head.incarnation)
+        if rank is None or (rank.job, rank.rank) != (message.head.job, message.head.rank):
             self._dropped["unknown_rank"] += 1
         elif rank.agent != agent:
             self._dropped["foreign_agent"] += 1
         elif rank.state not in OVER:
-            self._said(rank, said)
+            self._handle_member(rank, message)
 
     def given_up(self, rank: RankProcessRow, reason: str) -> None:
-        """Have a rank that is beyond help replaced."""
+        """Have a rank replaced that cannot be helped."""
         one = self._attempts.get(rank.job)
         if one is not None and one.attempt == rank.attempt and not one.is_over:
-            self._carrying.feed(one, [GivenUp(one.who(rank.rank, rank.life), reason)])
+            self._runner.feed(one, [GivenUp(one.who(rank.rank, rank.life), reason)])
 
     def watched(self) -> frozenset[str]:
-        """Return the jobs whose losses are dealt with here."""
+        """Return the jobs whose losses are handled here."""
         return frozenset(one.job for one in self._attempts.all() if not one.is_over)
 
     def close(self, job: str) -> None:
@@ -146,7 +146,7 @@ class LiveRecovery:
         self._candidates.forget(job)
         if (one := self._attempts.get(job)) is not None:
             self._attempts.drop(job)
-            self._saying.watch(one, False)
+            self._messages.watch(one, False)
 
     def on_job_stopping(self, stopping: JobStopping) -> None:
         """Leave the losses of a job to its launch process: its ranks end on request."""
@@ -157,52 +157,54 @@ class LiveRecovery:
         job = vacated.job
         self._candidates.forget(job)
         self._lives.pop(job, None)
-        self._saying.forget(job)
+        self._messages.forget(job)
         if self._attempts.get(job) is not None:
             self._attempts.drop(job)
 
     def _present(self, job: str, attempt: int) -> LiveAttempt | None:
-        """Return what is watched of a job; what was of an older attempt is over."""
+        """Return the attempt of a job that is watched; an older one is dropped."""
         one = self._attempts.get(job)
         if one is not None and attempt > one.attempt:
             self._attempts.drop(job)
             return None
         return one
 
-    # What launch processes say.
+    # From launch processes.
 
-    def _heard(self, agent: str, said: Lives) -> None:
-        job = self._jobs.get(said.head.job)
-        if said.head.rank != NO_RANK or job is None or is_over(job):
+    def _handle_lives(self, agent: str, message: Lives) -> None:
+        job = self._jobs.get(message.head.job)
+        if message.head.rank != NO_RANK or job is None or is_over(job):
             self._dropped["unknown_job"] += 1
             return
         known = self._lives.get(job.id)
-        if not self._saying.is_launch(job.id, agent) or (known and said.attempt < known.attempt):
+        if not self._messages.is_launch(job.id, agent) or (
+            known and message.attempt < known.attempt
+        ):
             return
-        self._lives[job.id] = said
-        one = self._present(job.id, said.attempt)
+        self._lives[job.id] = message
+        one = self._present(job.id, message.attempt)
         if one is not None and not (one.is_over or one.is_recovering or _wants_live(job)):
-            self.close(job.id)  # a rank has said so since
+            self.close(job.id)  # a rank has reported that since
             one = None
         if one is not None:
-            self._carrying.answered(one)
+            self._runner.answered(one)
         if one is not None and not one.is_over:
-            self._lived(one, said)
-        elif not self._begin_if_whole(job.id) and one is None and _has_loss(said):
-            self._saying.unwatch(said)
+            self._handle_exits(one, message)
+        elif not self._begin_if_whole(job.id) and one is None and _has_loss(message):
+            self._messages.unwatch(message)
 
-    def _lived(self, one: LiveAttempt, said: Lives) -> None:
-        """Take in which processes of an attempt have ended."""
-        if said.room and said.room != one.state.room:
-            one.state = replace(one.state, room=dict(said.room))
-        if said.store:
-            one.store, one.stored = said.store, said.stored
-        self._carrying.feed(one, happened(one, said), self._gone(one, said))
+    def _handle_exits(self, one: LiveAttempt, message: Lives) -> None:
+        """Handle the processes of an attempt that have ended."""
+        if message.room and message.room != one.state.room:
+            one.state = replace(one.state, room=dict(message.room))
+        if message.store:
+            one.store, one.stored = message.store, message.stored
+        self._runner.feed(one, happened(one, message), self._gone(one, message))
 
-    def _gone(self, one: LiveAttempt, said: Lives) -> list[Gone]:
-        """Return which ranks' lives are over, and why: our own reason, where we had them ended."""
+    def _gone(self, one: LiveAttempt, message: Lives) -> list[Gone]:
+        """Return the ranks that have ended, and why: our own reason, where we had them ended."""
         found: list[Gone] = []
-        for life in ended(said.lives):
+        for life in ended(message.lives):
             row = self._roster.find(one.job, one.role, life.rank)
             if row is None or (row.attempt, row.life) != (one.attempt, life.life):
                 continue
@@ -212,51 +214,51 @@ class LiveRecovery:
                 found.append((row, ours or exit_reason(row.rank, code)))
         return found
 
-    # What ranks say.
+    # From ranks.
 
-    def _said(self, rank: RankProcessRow, said: FromMember) -> None:
+    def _handle_member(self, rank: RankProcessRow, message: FromMember) -> None:
         one = self._present(rank.job, rank.attempt)
         if one is not None and (rank.attempt < one.attempt or one.is_restarting):
             return  # its launch process ends it
-        if one is None or (isinstance(said, Training) and (one.is_over or said.why)):
-            self._unwatched(rank, said)
+        if one is None or (isinstance(message, Training) and (one.is_over or message.why)):
+            self._unwatched(rank, message)
             return
-        if isinstance(said, Arrived) and said.why:
-            one.whys[rank.rank] = said.why
-        self._carrying.feed(one, [MemberReport(one.who(rank.rank, rank.life, rank.node), said)])
+        if isinstance(message, Arrived) and message.why:
+            one.whys[rank.rank] = message.why
+        self._runner.feed(one, [MemberReport(one.who(rank.rank, rank.life, rank.node), message)])
 
-    def _unwatched(self, rank: RankProcessRow, said: FromMember) -> None:
-        """Answer a rank whose loss would be its launch process' own to deal with."""
-        generation = said.head.generation
-        match said:
-            case Training() if said.why:
-                if _wants_live(self._jobs.get(rank.job), is_said=True):
-                    self._telling.cannot(rank, said.why)
+    def _unwatched(self, rank: RankProcessRow, message: FromMember) -> None:
+        """Answer a rank whose loss its launch process would handle."""
+        generation = message.head.generation
+        match message:
+            case Training() if message.why:
+                if _wants_live(self._jobs.get(rank.job), is_explicit=True):
+                    self._updates.cannot(rank, message.why)
                 self.close(rank.job)
             case Training():
-                self._candidates.trains(rank, generation, said.step)
+                self._candidates.trains(rank, generation, message.step)
                 self._begin_if_whole(rank.job)
             case Finished():
-                self._saying.release(rank, generation)
+                self._messages.release(rank, generation)
             case Broke():
-                self._saying.let_stand(rank, generation)
+                self._messages.let_stand(rank, generation)
 
     def _begin_if_whole(self, job: str) -> bool:
-        """Watch an attempt from now on if all of its ranks train and it is to be."""
+        """Watch an attempt from now on if all of its ranks train and it is to be recovered live."""
         one = self._candidates.whole(job, self._lives.get(job))
         if one is None or not _wants_live(self._jobs.get(job)):
             return False
         self._candidates.forget(job)
-        self._carrying.begin(one)
+        self._runner.begin(one)
         return True
 
 
-def _has_loss(said: Lives) -> bool:
-    return any(life.code is not None for life in newest(said.lives).values())
+def _has_loss(message: Lives) -> bool:
+    return any(life.code is not None for life in newest(message.lives).values())
 
 
-def _wants_live(job: JobRow | None, is_said: bool = False) -> bool:
-    """Tell whether a job is to be recovered live: it said so, or nothing, unless it had to."""
+def _wants_live(job: JobRow | None, is_explicit: bool = False) -> bool:
+    """Return whether a job is to be recovered live; that is the default unless `is_explicit`."""
     if job is None or is_over(job):
         return False
-    return failure_policy(job.facts, can_live=not is_said).recovery is LossRecovery.LIVE
+    return failure_policy(job.facts, can_live=not is_explicit).recovery is LossRecovery.LIVE

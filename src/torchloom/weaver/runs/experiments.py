@@ -1,7 +1,7 @@
-"""Keep each run's record and each job's summary, beside the loop: nobody waits for either.
+"""Store the record of each run and the summary of each job, in the background.
 
-A job that begins is recorded a moment later; one that has ended is summed up, and again whenever
-records of it come in late. What a weaver does not live to do, the next one does.
+A job is recorded a moment after its start and summarized after its end, and again when records of
+it arrive late. What a weaver leaves undone, the next one does.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from torchloom.weaver.runs.summary import (
 from torchloom.weaver.store import PlaneStore
 from torchloom.weaver.store.rows import Fact, JobRow, RunRow, SubmissionRow
 
-AFTER = 0.5  # seconds: ranks that start have the machine to themselves until then
-_TOGETHER = 0.3  # seconds in which records of an end come together
-_APART = 0.02  # seconds between what a start finds to be done
+AFTER = 0.5  # seconds after a start, in which its ranks have the machine to themselves
+_TOGETHER = 0.3  # seconds in which the last records of a job are collected
+_APART = 0.02  # seconds between two of the tasks that an earlier weaver left
 _AT_ONCE = 256  # summaries of one transaction
 _GOALS_MOST = 200  # metrics of a run whose goal is kept
 _LONGEST = 200  # letters of a name
@@ -45,7 +45,7 @@ Key = tuple[str, str]
 
 
 class Experiments:
-    """What is to be recorded and summed up, one after another in a thread of its own."""
+    """Records and summarizes jobs one after the other, in a thread of its own."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class Experiments:
         self._thread = ThreadPoolExecutor(1, "experiments")
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._known: set[str] = set()  # runs whose record is there or on its way
+        self._known: set[str] = set()  # runs whose record is stored or under way
         self._is_closed = False
-        self._named: set[str] = set()  # jobs whose program has said its project
+        self._named: set[str] = set()  # jobs whose program has reported a project
         self._unrun: list[str] = []  # jobs that ended without a run, and have no summary yet
         self._acts = {"record": self._record, "sum": self._sum_up, "unrun": self._sum_up_unrun}
         self._takes = {"init": self._init, "metric": self._metric, "labels": self._label}
 
     def start(self) -> None:
-        """Find what an earlier weaver has left undone."""
+        """Find what an earlier weaver left undone."""
         for number, job in enumerate(self._jobs.all()):
             self._consider(job, number * _APART)
 
@@ -95,7 +95,7 @@ class Experiments:
             self._put_brief(job, {"project": project}, wins=False)
 
     def _metric(self, job: JobRow, facts: Mapping[str, Any]) -> None:
-        """Which way a metric is to go."""
+        """Store whether a metric is to be minimized or maximized."""
         name, goal = facts.get("name"), facts.get("goal")
         run = self._store.state.one(RunRow, id=job.run_id)
         goals = dict(run.config.get(GOALS) or {}) if run else {}
@@ -103,13 +103,13 @@ class Experiments:
             self._put_brief(job, {GOALS: {**goals, name[:_LONGEST]: goal}}, wins=True)
 
     def _label(self, job: JobRow, facts: Mapping[str, Any]) -> None:
-        """Tags and notes, as the program has them now; the tags of a spec stay."""
+        """Store the tags and notes of the program; the tags of the spec stay."""
         found: dict[str, Any] = {}
         if isinstance(tags := facts.get("tags"), list):
             row = self._store.state.one(SubmissionRow, job=job.id)
             given = (row.spec.get("tags") or ()) if row else ()
-            said = [str(tag)[:_LONGEST] for tag in tags[:_TAGS]]
-            found["tags"] = list(dict.fromkeys([*given, *said]))
+            sent = [str(tag)[:_LONGEST] for tag in tags[:_TAGS]]
+            found["tags"] = list(dict.fromkeys([*given, *sent]))
         if isinstance(notes := facts.get("notes"), str):
             found["notes"] = notes[:_NOTES]
         run = self._store.state.one(RunRow, id=job.run_id)
@@ -123,7 +123,7 @@ class Experiments:
             self._soon(("sum", stored.job), _TOGETHER)
 
     async def close(self) -> None:
-        """Let go of what is not done: the next weaver finds it."""
+        """Cancel what is not done; the next weaver finds it."""
         self._is_closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -175,7 +175,7 @@ class Experiments:
         await self._complete(now, project or "")
 
     async def _sum_up_unrun(self, _: str) -> None:
-        """Sum up jobs that left the queue without a run: nothing is to be read, many go at once."""
+        """Summarize jobs that left the queue without a run, many in one transaction."""
         while self._unrun:
             names, self._unrun = self._unrun[:_AT_ONCE], self._unrun[_AT_ONCE:]
             with self._store.state.together():
@@ -186,7 +186,7 @@ class Experiments:
             await asyncio.sleep(0)
 
     async def _complete(self, job: JobRow, project: str) -> None:
-        """Add to a record what was known only when all ranks had come."""
+        """Complete a record by what is known since all ranks have registered."""
         fact = self._store.state.one(Fact, name=provenance.FACT + job.run_id)
         if fact is not None:
             asked = (fact.value, self._wanted(job))
@@ -202,17 +202,17 @@ class Experiments:
         with self._store.state.together():
             self._store.state.put(Fact(provenance.FACT + job.run_id, record))
             run, found = self._store.state.one(RunRow, id=job.run_id), provenance.brief(record)
-            told = run.config.get("tags") or () if run else ()
-            found["tags"] = list(dict.fromkeys([*found["tags"], *told]))
+            stored = run.config.get("tags") or () if run else ()
+            found["tags"] = list(dict.fromkeys([*found["tags"], *stored]))
             self._put_brief(job, found, wins=True)
 
     def _put_brief(self, job: JobRow, found: dict[str, Any], wins: bool) -> None:
-        """Add to what lists show of a run."""
+        """Add to the fields that lists show of a run."""
         state = self._store.state
         run = state.one(RunRow, id=job.run_id)
         run = run or RunRow(job.run_id, job.id, job.name, created_at=job.created_at)
         first, second = (run.config, found) if wins else (found, run.config)
-        merged = {**found, **run.config, **_said(first), **_said(second)}
+        merged = {**found, **run.config, **_set_fields(first), **_set_fields(second)}
         if merged != run.config:
             state.put(replace(run, config=merged))
 
@@ -231,20 +231,20 @@ class Experiments:
         )
 
     async def _aside(self, act: Callable[..., Any], *args: Any) -> Any:
-        """Return what is found in the other thread; nothing, and a line in the log, if it fails."""
+        """Return the result of a call in the thread; none, and a line in the log, if it fails."""
         return await self._loop.run_in_executor(self._thread, _attempt, act, args)
 
 
 def _attempt(act: Callable[..., Any], args: Iterable[Any]) -> Any:
     try:
         return act(*args)
-    except Exception:  # a job's surroundings may be anything; its weaver goes on all the same
+    except Exception:  # a job's files may hold anything; that must not end the weaver
         _log.exception("%s failed", act.__name__)
         return None
 
 
-def _said(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what says something: a spec without a project leaves it to the program to name one."""
+def _set_fields(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are set: the program may name what the spec leaves out."""
     return {name: value for name, value in found.items() if value not in ("", [], None)}
 
 

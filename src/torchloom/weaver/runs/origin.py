@@ -1,4 +1,4 @@
-"""From where a job was started, and with which words: by its run folder, or by its processes."""
+"""Where a job was started, and its command line: by its run folder, or by its processes."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """Words, folder and variables of a job; `pids` are processes of it on this host."""
+    """Command line, folder and variables of a job; `pids` are processes of it on this host."""
 
     cwd: str = ""
     argv: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class RunOrigin:
 
 
 def of_folder(folder: RunFolder) -> RunOrigin | None:
-    """Return what a run's folder tells; nothing when there is none."""
+    """Return the origin of a run by its folder; none without one."""
     try:
         request = json.loads((folder.path / "request.json").read_bytes())
         role = request["roles"][0]
@@ -75,7 +75,7 @@ def of_folder(folder: RunFolder) -> RunOrigin | None:
 
 
 def of_process(pid: int) -> RunOrigin | None:
-    """Return what the kernel tells of a process that nobody of ours started."""
+    """Return the origin of a process that torchloom did not start, by the kernel."""
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:-1]
         cwd = os.readlink(_PROC / str(pid) / "cwd")

@@ -302,7 +302,7 @@ def _source(
 ) -> tuple[sources.SourceState | None, list[str]]:
     """Return the state of a job's sources: what it runs may have been edited since it was queued.
 
-    Where it runs a copy, or nobody can tell here, it is what was submitted.
+    Where it runs a copy, or where that is unknown, it is what was submitted.
     """
     here = sources.source_of(found.sources, wanted.env)
     then = sources.kept(found.submitted) if found.submitted else None

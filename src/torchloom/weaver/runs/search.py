@@ -61,7 +61,7 @@ Key = tuple[Any, ...]
 
 
 class BadOrder(UserError):
-    """A word by which runs cannot be sorted."""
+    """Runs cannot be sorted by this."""
 
     code = "bad_order"
 
@@ -89,7 +89,7 @@ class SortOrder:
         return self._key(self._value(brief), _seconds(brief["created_at"]), brief["job_id"])
 
     def cursor(self, brief: Brief) -> str:
-        """Return the place behind a run."""
+        """Return the cursor after a run."""
         value = self._value(brief)
         return json.dumps([value, _seconds(brief["created_at"]), brief["job_id"]])
 
@@ -141,7 +141,7 @@ def _plain(value: Any) -> float | str | None:
 
 
 def _backwards(text: str) -> tuple[int, ...]:
-    return (*(-ord(letter) for letter in text), 1)  # what goes on comes before what ends
+    return (*(-ord(letter) for letter in text), 1)  # a longer text comes before its beginning
 
 
 def _seconds(time: str | None) -> float:
@@ -190,7 +190,7 @@ Place = tuple[float, str]  # when a job was made, and its id
 
 
 class Reads(Protocol):
-    """Both halves of what a plane remembers."""
+    """Both databases of a plane."""
 
     @property
     def state(self) -> StateStore: ...
@@ -200,7 +200,7 @@ class Reads(Protocol):
 
 
 class BadRunCursor(UserError):
-    """What was given to read on from is no end of a page."""
+    """The cursor is not the end of a page."""
 
     code = "bad_cursor"
 

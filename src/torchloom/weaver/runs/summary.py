@@ -26,9 +26,9 @@ SUMMARIZED = "summarized"  # among them, too: of which end it is the summary
 GOALS = "goals"  # in a run's config: which way its program says that metrics are to go
 _PAGE = 1000  # events that are read at a time
 _BAD_EXIT = re.compile(r"exit_(?:code_(?!0(?:_|$))|signal_).*?(?:_rank_(?P<rank>\d+))?")
-_FAULTS = ("hang", "fail", "node_lost", "notice", "kill")  # told by the weaver
-_TOLD_FAULTS = ("nan", "collective_error", "threadlet_failed")  # told by ranks
-_WANTED = (*_TOLD_FAULTS, "trained", "init", "goodbye")
+_FAULTS = ("hang", "fail", "node_lost", "notice", "kill")  # events of the weaver
+_RANK_FAULTS = ("nan", "collective_error", "threadlet_failed")  # events of ranks
+_WANTED = (*_RANK_FAULTS, "trained", "init", "goodbye")
 
 
 def config_of(
@@ -65,23 +65,24 @@ def changes_of(commands: Iterable[CommandRow]) -> list[CommandRow]:
 
 
 def before_of(command: CommandRow) -> dict[str, Any]:
-    """Return the values that a change replaced, as far as a rank has told them."""
-    return {name: value for name, value in _said(command, command.before) if value is not None}
+    """Return the values that a change replaced, as far as a rank has reported them."""
+    reported = _reported_values(command, command.before)
+    return {name: value for name, value in reported if value is not None}
 
 
 def after_of(command: CommandRow) -> dict[str, Any]:
-    """Return the values that a change brought; what no rank has told, as they were asked for."""
-    wished = {name: wish["value"] for name, wish in command.payload.items()}
-    told = {name: value for name, value in _said(command, command.after) if value is not None}
-    return {**wished, **told}
+    """Return the values that a change set; where no rank has reported one, as requested."""
+    requested = {name: wanted["value"] for name, wanted in command.payload.items()}
+    reported = _reported_values(command, command.after)
+    return {**requested, **{name: value for name, value in reported if value is not None}}
 
 
-def _said(command: CommandRow, said: Any) -> list[tuple[str, Any]]:
-    """Return values by name; of one knob alone a rank tells the bare value."""
+def _reported_values(command: CommandRow, values: Any) -> list[tuple[str, Any]]:
+    """Return values by name; for a single knob a rank reports the bare value."""
     names = list(command.payload)
     if len(names) == 1:
-        return [(names[0], said)]
-    return [(name, said.get(name)) for name in names] if isinstance(said, dict) else []
+        return [(names[0], values)]
+    return [(name, values.get(name)) for name in names] if isinstance(values, dict) else []
 
 
 def _entry(
@@ -101,24 +102,24 @@ def _entry(
 
 
 def summary_of(state: StateStore, records: RecordStore, job: JobRow) -> dict[str, Any]:
-    """Return the summary of a job from what is stored of it; the same whenever it is asked for."""
-    told = list(_told(records, job.id))
+    """Return the summary of a job from its rows and records."""
+    reported = list(_reported(records, job.id))
     run = state.one(RunRow, id=job.run_id)
     trained: Mapping[str, Any] = next(
-        (one.facts for one in reversed(told) if one.kind == "trained"), {}
+        (one.facts for one in reversed(reported) if one.kind == "trained"), {}
     )
     return {
-        "steps": job.step if job.step is not None else _steps(told, trained),
+        "steps": job.step if job.step is not None else _steps(reported, trained),
         "samples": _whole(trained.get("samples")),
         "wall_seconds": _wall_seconds(job),
         "restarts": max(0, job.attempt - 1),
         "metrics": metrics_of(records, job.id, run.config.get(GOALS) if run else None),
-        "faults": faults_of(job, _happened(state, job.id), told),
+        "faults": faults_of(job, _happened(state, job.id), reported),
     }
 
 
 def summary_without_run(job: JobRow) -> dict[str, Any]:
-    """Return the summary of a job that never had a rank: nothing is stored of it to be read."""
+    """Return the summary of a job that never had a rank."""
     return {
         "steps": job.step,
         "samples": None,
@@ -130,7 +131,7 @@ def summary_without_run(job: JobRow) -> dict[str, Any]:
 
 
 def is_due(job: JobRow) -> bool:
-    """Tell whether a job has come to an end of which there is no summary."""
+    """Tell whether a job has ended and has no summary of that end."""
     return JobState(job.state).is_final and job.facts.get(SUMMARIZED) != job.ended_at
 
 
@@ -161,17 +162,17 @@ def _metric(last: PointRow, extreme: curves.Best | None, goal: Goal | None) -> d
 
 
 def plain(value: float) -> float | str:
-    """Return a number as JSON can hold it: what is not finite is a word."""
+    """Return a number as JSON can hold it: one that is not finite as a text."""
     return value if math.isfinite(value) else str(value)
 
 
 def faults_of(
-    job: JobRow, happened: Iterable[EventRow], told: Iterable[RankEventRow] = ()
+    job: JobRow, happened: Iterable[EventRow], reported: Iterable[RankEventRow] = ()
 ) -> list[dict[str, Any]]:
     """Return what went wrong, by time.
 
-    Of the ranks of one membership that end badly the first is at fault; the others fall with it.
-    Those that end because somebody cancelled the job do as they are told.
+    Of the ranks of one generation that end badly, the first is at fault; the others end with it.
+    The ends of a cancelled job are no faults.
     """
     found: list[tuple[float, dict[str, Any]]] = []
     fallen: set[int] = set()
@@ -184,15 +185,15 @@ def faults_of(
         elif membership is not None and membership not in fallen and (why := _bad_exit(one)):
             fallen.add(membership)
             found.append((one.time, _fault(one.time, "exit", one.rank, why)))
-    for said in told:
-        if said.kind in _TOLD_FAULTS:
-            why = str(said.facts.get("error") or said.facts.get("words") or said.kind)
-            found.append((said.time, _fault(said.time, said.kind, said.rank, why)))
+    for event in reported:
+        if event.kind in _RANK_FAULTS:
+            why = str(event.facts.get("error") or event.facts.get("words") or event.kind)
+            found.append((event.time, _fault(event.time, event.kind, event.rank, why)))
     return [fault for _, fault in sorted(found, key=lambda one: one[0])]
 
 
 def _membership(one: EventRow) -> int | None:
-    """Return which membership of ranks an exit belongs to; nothing for what is no exit."""
+    """Return the generation or attempt that an exit belongs to; none for other events."""
     if one.kind not in ("rank_gone", "exit"):
         return None
     number = one.facts.get("generation", one.facts.get("attempt"))
@@ -200,7 +201,7 @@ def _membership(one: EventRow) -> int | None:
 
 
 def _bad_exit(one: EventRow) -> str:
-    """Return how a rank ended badly; nothing when it did not, or when another one did."""
+    """Return how a rank ended badly; empty when it did not, or when another one did."""
     reason = one.reason
     if one.kind == "exit":
         code = one.facts.get("code", 0)
@@ -214,9 +215,9 @@ def _fault(time: float, kind: str, rank: int, reason: str) -> dict[str, Any]:
     return {"time": when(time), "kind": kind, "rank": rank, "reason": reason}
 
 
-def _steps(told: Iterable[RankEventRow], trained: Mapping[str, Any]) -> int | None:
-    """Return how far a job came that ended while no weaver was there, as its ranks said."""
-    left = [one for one in told if one.kind == "goodbye" and one.step >= 0]
+def _steps(reported: Iterable[RankEventRow], trained: Mapping[str, Any]) -> int | None:
+    """Return the last step of a job that ended without a weaver, as its ranks reported."""
+    left = [one for one in reported if one.kind == "goodbye" and one.step >= 0]
     newest = max((one.generation for one in left), default=0)
     steps = [one.step for one in left if one.generation == newest]
     return min(steps) if steps else _whole(trained.get("steps"))
@@ -239,7 +240,7 @@ def _happened(state: StateStore, job: str) -> Iterator[EventRow]:
         after = page[-1].seq
 
 
-def _told(records: RecordStore, job: str) -> Iterator[RankEventRow]:
+def _reported(records: RecordStore, job: str) -> Iterator[RankEventRow]:
     after = 0
     while page := records.events(job, after, _PAGE):
         yield from (one for one in page if one.kind in _WANTED)
@@ -248,7 +249,7 @@ def _told(records: RecordStore, job: str) -> Iterator[RankEventRow]:
 
 def project_of(records: RecordStore, job: str) -> str:
     """Return the project that a job's program has named itself a part of."""
-    inits = (one.facts for one in _told(records, job) if one.kind == "init")
+    inits = (one.facts for one in _reported(records, job) if one.kind == "init")
     return next((str(facts["project"]) for facts in inits if facts.get("project")), "")
 
 

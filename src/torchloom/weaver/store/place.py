@@ -34,7 +34,7 @@ class UnknownDatabase(UserError):
 
 
 class FolderUnsafe(Failure):
-    """Somebody else owns the folder for the database."""
+    """Another user owns the folder for the database."""
 
     code = "database_folder_unsafe"
 

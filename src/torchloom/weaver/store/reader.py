@@ -1,4 +1,4 @@
-"""Read what a plane remembers without being its weaver: nothing is made, migrated or written."""
+"""Read the databases of a plane without its weaver: nothing is made, migrated or written."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from torchloom.weaver.store.series.records import RecordStore
 from torchloom.weaver.store.state import StateLost, StateStore
 
 _PATIENCE = 5.0  # seconds to wait for a lock or a server
-_AT_ONCE = 200  # rows whose labels are looked at at a time
+_AT_ONCE = 200  # rows whose labels are read at a time
 _THREADS = 8  # connections that are kept
 Before = tuple[float, str]  # when a job was made, and its id: where a page of jobs begins
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs a reader asks for; what is empty is not asked."""
+    """Which jobs a reader wants; an empty field does not filter."""
 
     states: tuple[str, ...] = ()
     owner: str = ""
@@ -42,7 +42,7 @@ class JobFilter:
 
 
 class StateReader(StateStore):
-    """What readers ask of `state` beyond what its weaver does."""
+    """Queries of `state` beyond those of the weaver."""
 
     def page(self, wanted: JobFilter, before: Before | None, limit: int) -> list[JobRow]:
         """Return so many of the wanted jobs made before one, newest first."""
@@ -57,7 +57,7 @@ class StateReader(StateStore):
             before = (rows[-1]["created_at"], rows[-1]["id"])
 
     def authored(self, job: str, after: int, limit: int) -> list[EventRow]:
-        """Return what people did to a job after a number, oldest first."""
+        """Return the actions of users on a job after a number, oldest first."""
         table = tables.events
         query = sa.select(table).where(table.c.job == job, table.c.seq > after)
         query = query.where(table.c.author != "").order_by(table.c.seq).limit(limit)
@@ -103,7 +103,7 @@ class StateReader(StateStore):
 
 @dataclass(frozen=True, slots=True)
 class PlaneReader:
-    """Both halves of what a plane remembers, to look at."""
+    """Both databases of a plane, for reading."""
 
     place: DatabasePlace
     state: StateReader
@@ -119,7 +119,7 @@ class PlaneReader:
             )
 
     def close(self) -> None:
-        """Let both databases go."""
+        """Close both databases."""
         self.state.close()
         self.records.close()
 

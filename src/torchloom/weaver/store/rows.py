@@ -26,7 +26,7 @@ class Epoch(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class JobRow(StoredRow):
-    """A job and where its life stands."""
+    """A job and its state."""
 
     id: str
     name: str = ""
@@ -42,7 +42,7 @@ class JobRow(StoredRow):
     started_at: float | None = None
     ended_at: float | None = None
     facts: Json = field(default_factory=dict)
-    step: int | None = None  # how far it came; known when it has ended
+    step: int | None = None  # its last step; known when it has ended
     account: str = ""  # the unix account that it runs as; none: the plane's own user
 
 
@@ -88,7 +88,7 @@ class DeviceRow(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class RankProcessRow(StoredRow):
-    """The present life of a rank; lives before it are in the events."""
+    """The current process of a rank; earlier ones are in the events."""
 
     job: str
     role: str
@@ -109,7 +109,7 @@ class RankProcessRow(StoredRow):
     reason: str = ""
     registered_at: float = 0.0
     ended_at: float | None = None
-    life: int = 1  # the how manieth process of its rank in its attempt
+    life: int = 1  # the incarnation of its rank within its attempt, from 1
     attempt: int = 0
 
     @property
@@ -137,7 +137,7 @@ class Fact(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class CommandRow(StoredRow):
-    """What somebody asked of a running job, and what became of it."""
+    """A command to a running job, and its outcome."""
 
     id: str
     number: int
@@ -160,7 +160,7 @@ class CommandRow(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class CommandAck(StoredRow):
-    """What one rank of one generation said to a command."""
+    """The answer of one rank of one generation to a command."""
 
     command: str
     generation: int
@@ -177,7 +177,7 @@ class CommandAck(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class GuardRow(StoredRow):
-    """What must not happen in the steps after a change, or it is taken back."""
+    """A condition that undoes a change if it holds in the steps after it."""
 
     command: str
     job: str
@@ -205,23 +205,23 @@ class EventRow(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class SubmissionRow(StoredRow):
-    """A job as it was asked for; `number` is its place in the order of submission."""
+    """A job as it was submitted; `number` is its place in the order of submission."""
 
     job: str
     number: int
     owner: str = ""
     priority: int = 0
     spec: Json = field(default_factory=dict)
-    key: str = ""  # of the caller, so that asking twice submits once
+    key: str = ""  # of the client, so that a repeated request submits once
     cwd: str = ""
-    python: str = ""  # the interpreter of whoever asked
+    python: str = ""  # the client's interpreter
     author: str = ""
     submitted_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Placement(StoredRow):
-    """What a job has of one node, from before its ranks are asked for until it has ended."""
+    """What a job has of one node, from its placement until it has ended."""
 
     job: str
     node: str
@@ -241,22 +241,22 @@ class QuotaRow(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class LiveRecoveryRow(StoredRow):
-    """How the live recovery of a job's present attempt stands; `record` is the rule's own."""
+    """The state of the live recovery of a job's current attempt; `record` is of the rules."""
 
     job: str
     attempt: int
-    state: str  # "live", or "restarting": the launch process is to start all ranks again
+    state: str  # "live", or "restarting": the launch process is to restart all ranks
     record: Json
     role: str = ""
-    store: str = ""  # where the ranks of the newest generation meet
-    stored: int = -1  # which generation's that is
-    since: float | None = None  # when the loss was known that it recovers from
-    cause: str = ""  # why all ranks are to be started again
+    store: str = ""  # the address of the store of the newest generation
+    stored: int = -1  # the generation of that store
+    since: float | None = None  # when the loss was detected that it recovers from
+    cause: str = ""  # why all ranks are to be restarted
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow(StoredRow):
-    """One writing of a checkpoint, by one generation, and what became of it."""
+    """A checkpoint as one generation wrote it, and its state."""
 
     job: str
     step: int
@@ -269,23 +269,23 @@ class CheckpointRow(StoredRow):
     metrics: Json = field(default_factory=dict)
     trigger: str = ""
     reason: str = ""
-    author: str = ""  # who wants it gone
+    author: str = ""  # who requested its removal
     root: str = ""
     created_at: float = 0.0
     committed_at: float | None = None
     changed_at: float = 0.0
-    shards: Json = field(default_factory=list)  # until it is settled
-    manifest: str = ""  # what is to be committed, until it is settled
+    shards: Json = field(default_factory=list)  # until it is in a final state
+    manifest: str = ""  # the manifest to commit, until it is in a final state
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Return which writing of its job's this is; a later one is greater."""
+        """Return the key within its job; a later checkpoint has a greater one."""
         return self.step, self.generation, self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class UserRow(StoredRow):
-    """Somebody who may come in, and how much they may do there."""
+    """A user and the user's role."""
 
     name: str
     role: str
@@ -296,7 +296,7 @@ class UserRow(StoredRow):
 
 @dataclass(frozen=True, slots=True)
 class TokenRow(StoredRow):
-    """By what a user is known; the secret itself is nowhere, only its hash."""
+    """A token of a user; only the hash of its secret is stored."""
 
     id: str
     user: str
@@ -306,13 +306,13 @@ class TokenRow(StoredRow):
     created_at: float = 0.0
     expires_at: float | None = None
     revoked_at: float | None = None
-    key: str = ""  # of the caller, so that asking twice makes one
+    key: str = ""  # of the client, so that a repeated request makes one
     proof: str = ""  # of a session: the hash of its second secret
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRow(StoredRow):
-    """A way in for one user that is good once."""
+    """A link that admits one user once."""
 
     hash: str
     user: str
@@ -339,7 +339,7 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class RankEventRow:
-    """Something that a rank or an agent told; `id` grows and is a reader's cursor."""
+    """An event that a rank or an agent reported; `id` grows and is a reader's cursor."""
 
     id: int
     job: str
@@ -355,7 +355,7 @@ class RankEventRow:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """All records of one life up to this number are stored."""
+    """All records of one process up to this number are stored."""
 
     job: str
     rank: int

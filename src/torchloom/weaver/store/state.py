@@ -18,7 +18,7 @@ from torchloom.weaver.store.rows import Epoch, EventRow, StoredRow
 
 _LARGEST = 2**63 - 1
 R = TypeVar("R", bound=StoredRow)
-_HIGHEST = "SELECT max(epoch) FROM epochs"  # asked in every transaction
+_HIGHEST = "SELECT max(epoch) FROM epochs"  # read in every transaction
 
 
 class Transaction:
@@ -32,24 +32,24 @@ class Transaction:
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether this thread began it; no other may look at what is half done."""
+        """Tell whether this thread began it; other threads must not read uncommitted rows."""
         return self._thread == get_ident()
 
     def put(self, row: StoredRow) -> None:
-        """Have a row stored, instead of any with the same key."""
+        """Store a row, instead of any with the same key."""
         kind: Any = type(row)
         values = {name: _held(getattr(row, name)) for name in _columns(kind)}
         key = tuple(values[name] for name in _keys(kind))
         self._rows.setdefault(kind, {})[key] = values
 
     def note(self, happening: EventRow) -> None:
-        """Have something that happened stored, with the next number."""
+        """Store an event with the next number."""
         values = {name: _held(getattr(happening, name)) for name in _columns(EventRow)}
         del values["seq"]
         self._notes.append(values)
 
     def flush(self, kind: type[StoredRow] | None = None) -> None:
-        """Send what waits, or what waits of one kind, to the database."""
+        """Send the pending rows, or those of one kind, to the database."""
         kinds: list[Any] = list(self._rows) if kind is None else [kind]
         for each in kinds:
             rows = self._rows.pop(each, None)
@@ -90,7 +90,7 @@ def _upsert(kind: Any, dialect: str) -> sa.Executable:
 
 
 class StateLost(Failure):
-    """What is in memory may not be in the database: whoever wrote must end and begin anew."""
+    """Memory may differ from the database: the weaver must end and start again."""
 
     code = "state_lost"
 
@@ -113,7 +113,7 @@ class StateStore:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._open: Transaction | None = None
-        self.epoch = 0  # none taken: whoever has none may write, as tests and repairs do
+        self.epoch = 0  # none taken: writes are not fenced, as in tests and repairs
 
     def take_epoch(self, host: str, pid: int, least: int = 0) -> int:
         """Become the weaver that may write; all before this one may not from now on.
@@ -128,7 +128,7 @@ class StateStore:
         return self.epoch
 
     def check(self) -> None:
-        """Raise Superseded when a later weaver has begun: what is not stored is not to be said."""
+        """Raise Superseded when a later weaver has started."""
         with self._mapped(), self._engine.connect() as connection:
             self._compare(connection)
 
@@ -167,21 +167,21 @@ class StateStore:
         return next(iter(self.find(kind, **where)), None)
 
     def remove(self, kind: type[StoredRow], **where: Any) -> None:
-        """Forget the rows whose columns have these values."""
+        """Remove the rows whose columns have these values."""
         table = tables.TABLE_OF[kind]
         with self.together() as transaction:
             transaction.flush(kind)
             transaction.connection.execute(_where(sa.delete(table), table, where))
 
     def note(self, *happenings: EventRow) -> None:
-        """Append to what happened; each gets the next number."""
+        """Append events; each gets the next number."""
         if happenings:
             with self.together() as transaction:
                 for happening in happenings:
                     transaction.note(happening)
 
     def happened(self, job: str | None = None, after: int = 0, limit: int = 1000) -> list[EventRow]:
-        """Return what happened after a number, oldest first."""
+        """Return the events after a number, oldest first."""
         table = tables.events
         query = sa.select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
         if job is not None:
@@ -191,7 +191,7 @@ class StateStore:
     def last_happened(
         self, job: str | None = None, limit: int = 100, kinds: Sequence[str] = ()
     ) -> list[EventRow]:
-        """Return the newest of what happened, oldest first: of some kinds, or of all."""
+        """Return the newest events, oldest first: of some kinds, or of all."""
         table = tables.events
         query = sa.select(table).order_by(table.c.seq.desc()).limit(limit)
         if job is not None:
@@ -201,7 +201,7 @@ class StateStore:
         return [EventRow(**row) for row in reversed(self._read(EventRow, query))]
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._engine.dispose()
 
     def _read(self, kind: type[StoredRow], query: sa.Select[Any]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Open what the plane remembers: both databases, brought to this version's schema."""
+"""Open the two databases of a plane, upgraded to this version's schema."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +29,7 @@ class DatabaseUnreachable(Failure):
 
 @dataclass(frozen=True, slots=True)
 class PlaneStore:
-    """The two halves, and a way to write records; `damage` says what is wrong with one."""
+    """`state`, `records` and the writer of records; `damage` is what is wrong with one."""
 
     place: DatabasePlace
     state: StateStore
@@ -68,7 +68,7 @@ class PlaneStore:
         return SqliteIngest(file_of(self.place.folder, "records"), limits)
 
     def close(self) -> None:
-        """Let both databases go."""
+        """Close both databases."""
         self.state.close()
         self.records.close()
 
@@ -115,7 +115,7 @@ def open_store(place: DatabasePlace) -> PlaneStore:
 
 @contextmanager
 def _errors_named(place: DatabasePlace, part: Part) -> Iterator[None]:
-    """Have errors name the file that they are about."""
+    """Add the file to errors of a database."""
     import sqlalchemy as sa
 
     try:

@@ -1,4 +1,12 @@
-"""What makes a script distributed: one call to join the ranks, and what ranks ask and say."""
+"""Set-up of torch.distributed under any launcher, and helpers for collectives and devices.
+
+`setup_torch()` joins the ranks, whether `loom launch`, torchrun, srun, mpiexec or nothing started
+them; the other functions work with and without other ranks.
+
+Example:
+    >>> rank = setup_torch(seed=0)
+    >>> model = wrap_model(model.to(get_torch_device()))
+"""
 
 from torchloom.worker.dist.collectives import (
     Alone,

@@ -1,4 +1,4 @@
-"""What ranks say to each other: one interface, over torch.distributed or over nobody."""
+"""Collective operations, over torch.distributed or for a single process."""
 
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -18,17 +18,17 @@ OPS = {
     "max": dist.ReduceOp.MAX,
     "prod": dist.ReduceOp.PRODUCT,
 }
-_NEEDS_DEVICE = ("nccl", "xccl", "ccl")  # backends that take no tensors of the host
+_NEEDS_DEVICE = ("nccl", "xccl", "ccl")  # backends that take no CPU tensors
 
 
 class BadCollective(UserError):
-    """An operation, a shape or a peer that cannot be meant."""
+    """An invalid operation, shape or peer."""
 
     code = "bad_collective"
 
 
 class Collectives(Protocol):
-    """Tensors given are left as they are, but for `recv`, which fills one; results are new."""
+    """Collective operations. They return new tensors; only `recv` changes its argument."""
 
     rank: int
     size: int
@@ -56,7 +56,7 @@ class Collectives(Protocol):
 
 
 class Alone:
-    """A world of one: everything said is heard by oneself."""
+    """The collectives of a single process."""
 
     rank = 0
     size = 1
@@ -67,21 +67,21 @@ class Alone:
         return tensor.detach().clone()
 
     def allgather(self, tensor: Tensor) -> list[Tensor]:
-        """Return a copy, as the only one."""
+        """Return a list with a copy."""
         return [tensor.detach().clone()]
 
     def reduce_scatter(self, tensor: Tensor, op: Op = "sum") -> Tensor:
-        """Return a copy: the whole is our share."""
+        """Return a copy."""
         _check_op(op)
         _share(tensor, 1)
         return tensor.detach().clone()
 
     def send(self, tensor: Tensor, to: int) -> None:
-        """Refuse: there is nobody else."""
+        """Raise BadCollective: there are no other ranks."""
         _check_peer(to, self.rank, self.size)
 
     def recv(self, tensor: Tensor, source: int) -> Tensor:
-        """Refuse: there is nobody else."""
+        """Raise BadCollective: there are no other ranks."""
         _check_peer(source, self.rank, self.size)
         return tensor
 
@@ -91,11 +91,11 @@ class Alone:
         return tensor.detach().clone()
 
     def barrier(self) -> None:
-        """Wait for nobody."""
+        """Return at once."""
 
 
 class TorchCollectives:
-    """The ranks of a process group of torch."""
+    """The collectives of a process group of torch."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
@@ -152,7 +152,7 @@ class TorchCollectives:
         dist.barrier(self._group)
 
     def _moved(self, tensor: Tensor) -> Tensor:
-        """Return a dense copy where the backend can take it."""
+        """Return a contiguous copy on a device that the backend accepts."""
         device = get_torch_device() if self._on_device else tensor.device
         return tensor.detach().to(device, copy=True, memory_format=torch.contiguous_format)
 
@@ -161,18 +161,30 @@ class TorchCollectives:
 
 
 def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
-    """Return what speaks to the other ranks; without a process group, to oneself."""
+    """Return the collectives of a process group, or of this process alone without one."""
     return TorchCollectives(group) if dist.is_initialized() else Alone()
 
 
 def barrier(group: dist.ProcessGroup | None = None, implementation: str | None = None) -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called it. Returns at once without a process group."""
     _check_implementation(implementation)
     collectives(group).barrier()
 
 
 def all_reduce(obj: T, op: Op | None = None, implementation: str | None = None) -> T:
-    """Return the ranks' numbers or tensors reduced to one (summed, unless said)."""
+    """Return the numbers or tensors of all ranks, reduced to one on every rank.
+
+    Args:
+        obj: A number or a tensor; a tensor is not changed.
+        op: `sum` (the default), `mean`, `min`, `max` or `prod`.
+        implementation: `torch` or None; accepted for compatibility.
+
+    Raises:
+        BadCollective: `obj` is neither a number nor a tensor, or `op` is unknown.
+
+    Example:
+        >>> mean_loss = all_reduce(loss.item(), "mean")
+    """
     _check_implementation(implementation)
     reduced: Any
     if isinstance(obj, Tensor):
@@ -187,7 +199,7 @@ def all_reduce(obj: T, op: Op | None = None, implementation: str | None = None) 
 
 
 def broadcast(obj: T, root: int = 0) -> T:
-    """Return one rank's object on every rank: anything that can be pickled."""
+    """Return the object of rank `root` on every rank; it must be picklable."""
     everyone = collectives()
     _check_rank(root, everyone.size)
     if everyone.size == 1:
@@ -223,7 +235,7 @@ def _check_rank(rank: int, size: int) -> None:
 
 def _check_peer(peer: int, rank: int, size: int) -> None:
     if size == 1:
-        raise BadCollective("a world of one has nobody to send to or receive from")
+        raise BadCollective("a single process cannot send to, or receive from, other ranks")
     _check_rank(peer, size)
     if peer == rank:
         raise BadCollective(f"rank {rank} cannot send to, or receive from, itself")
@@ -231,4 +243,4 @@ def _check_peer(peer: int, rank: int, size: int) -> None:
 
 def _check_implementation(implementation: str | None) -> None:
     if implementation not in (None, "torch"):
-        raise BadCollective(f"no implementation {implementation!r}: ranks speak through torch")
+        raise BadCollective(f"no implementation {implementation!r}: only torch is supported")

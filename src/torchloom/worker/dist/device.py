@@ -1,4 +1,4 @@
-"""Which device a rank computes on, and which backend its group speaks."""
+"""The device of a rank, and the backend of its process group."""
 
 from collections.abc import Mapping
 from typing import Literal, overload
@@ -10,7 +10,7 @@ from torchloom.errors import UserError, shorten
 from torchloom.worker import environment
 from torchloom.worker.dist.place import get_local_rank, here
 
-BACKENDS: Mapping[str, tuple[str, ...]] = {  # what a device speaks, the best first
+BACKENDS: Mapping[str, tuple[str, ...]] = {  # backends of a device, the best first
     "cuda": ("nccl",),
     "xpu": ("xccl", "ccl"),
     "mps": ("gloo",),
@@ -20,15 +20,16 @@ _ORDER = ("xpu", "cuda", "mps")
 
 
 class BadDevice(UserError):
-    """A device that is not there, or a word that names none."""
+    """The device is unknown or not available."""
 
     code = "bad_device"
 
 
 def get_torch_device_type(device_type: str | None = None) -> str:
-    """Return the kind of device: the argument, `TORCH_DEVICE`, else xpu, cuda, mps or cpu.
+    """Return the device type: the argument, `TORCH_DEVICE`, else xpu, cuda, mps or cpu.
 
-    Several ranks on a Mac compute on the CPU: no backend moves tensors between them on `mps`.
+    Several ranks on a Mac use the CPU: no backend supports `mps`. Raises BadDevice if the requested
+    type is unknown or not available.
     """
     asked = device_type or environment.text("TORCH_DEVICE")
     if asked:
@@ -46,7 +47,7 @@ def get_torch_device(*, device_type: str | None = None, as_torch_device: Literal
 def get_torch_device(
     *, device_type: str | None = None, as_torch_device: bool = True
 ) -> torch.device | str:
-    """Return this rank's own device; ranks that each see one device have number 0."""
+    """Return this rank's device, by its local rank; ranks that see one device each get index 0."""
     kind = get_torch_device_type(device_type)
     device = torch.device(kind)
     if kind in ("cuda", "xpu"):
@@ -57,7 +58,7 @@ def get_torch_device(
 def get_torch_backend(device_type: str | None = None) -> str:
     """Return the backend: `TORCH_BACKEND`, else nccl on cuda, xccl or ccl on xpu, gloo elsewhere.
 
-    `mpi` is used when it is asked for: few builds of torch have it.
+    `mpi` is used only on request: few builds of torch have it.
     """
     asked = environment.text("TORCH_BACKEND").lower()
     if asked:
@@ -67,7 +68,7 @@ def get_torch_backend(device_type: str | None = None) -> str:
 
 
 def missing_backend(backend: str) -> str:
-    """Return why a backend cannot be used in this process, or nothing when it can."""
+    """Return why a backend cannot be used in this process; empty if it can."""
     parts = [part.rpartition(":")[2] for part in backend.split(",")]  # "cpu:gloo,cuda:nccl"
     missing = [part for part in parts if not dist.is_backend_available(part)]
     if missing:
@@ -79,13 +80,13 @@ def missing_backend(backend: str) -> str:
 
 
 def use_device(device: torch.device) -> None:
-    """Make a device the one that new tensors and collectives of this rank use."""
+    """Make a device the current one of this process."""
     if device.index is not None and device.type in ("cuda", "xpu"):
         torch.accelerator.set_device_index(device.index)
 
 
 def synchronize(device: torch.device | int | str | None = None) -> None:
-    """Wait until the device has done what it was given; on the CPU there is nothing to wait for."""
+    """Wait until all work on the device is done; returns at once on the CPU."""
     if not torch.accelerator.is_available():
         return
     if isinstance(device, int):

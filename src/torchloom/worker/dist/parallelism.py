@@ -1,4 +1,4 @@
-"""Make a model one of many: replicated by DDP, or sharded by FSDP2."""
+"""Data-parallel models: replicated by DDP, or sharded by FSDP2; and the device mesh."""
 
 import math
 from datetime import timedelta
@@ -24,7 +24,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "flo
 
 
 class BadMesh(UserError):
-    """Parallel sizes that do not fit the world."""
+    """The parallel sizes do not fit the number of ranks."""
 
     code = "bad_mesh"
 
@@ -36,7 +36,7 @@ class _Made:
 def mesh_shape(
     world_size: int, dp: int = -1, tp: int = 1, pp: int = 1, cp: int = 1
 ) -> dict[str, int]:
-    """Return the size of each dimension in mesh order; one may be -1: whatever is left."""
+    """Return the size of each dimension in mesh order; one of them may be -1, for the rest."""
     asked = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
     sizes = {name: asked[name] for name in ORDER}
     for name, size in sizes.items():
@@ -46,19 +46,19 @@ def mesh_shape(
             )
     free = [name for name, size in sizes.items() if size == -1]
     if len(free) > 1:
-        raise BadMesh(f"{' and '.join(free)} are both -1; only one size can be what is left")
+        raise BadMesh(f"{' and '.join(free)} are both -1; only one size can be the rest")
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if world_size % fixed or (not free and fixed != world_size):
-        said = " x ".join(f"{name}={size}" for name, size in sizes.items() if size != 1)
+        sizes_text = " x ".join(f"{name}={size}" for name, size in sizes.items() if size != 1)
         raise BadMesh(
-            f"{said or 'dp=1'} does not fit {world_size} ranks: the product of the sizes must be "
+            f"{sizes_text or 'dp=1'} does not fit {world_size} ranks: the product of the sizes must be "
             f"{world_size}, or divide it with one size -1; change a size or start other ranks"
         )
     return {name: world_size // fixed if size == -1 else size for name, size in sizes.items()}
 
 
 def make_mesh(dp: int = -1, tp: int = 1, pp: int = 1, cp: int = 1) -> DeviceMesh:
-    """Make the mesh of all ranks, with dimensions named pp, dp, cp and tp; remember it."""
+    """Create the mesh of all ranks, with the dimensions pp, dp, cp and tp; `get_mesh` returns it."""
     shape = mesh_shape(here().world_size, dp, tp, pp, cp)
     if not dist.is_initialized():  # a world of one has no group, but a mesh needs one
         start("gloo", alone(), ALONE, timedelta(minutes=1))
@@ -69,7 +69,7 @@ def make_mesh(dp: int = -1, tp: int = 1, pp: int = 1, cp: int = 1) -> DeviceMesh
 
 
 def get_mesh() -> DeviceMesh | None:
-    """Return the mesh made last, or nothing when none was."""
+    """Return the mesh that `make_mesh` created last, or None."""
     return _Made.mesh
 
 
@@ -79,7 +79,7 @@ def forget_mesh() -> None:
 
 
 class BadDtype(UserError):
-    """A word that names no floating-point type of torch."""
+    """The name is not a floating-point type of torch."""
 
     code = "bad_dtype"
 
@@ -92,9 +92,18 @@ def wrap_model(
     reshard_after_forward: bool | int = True,
     device_id: int | None = None,
 ) -> nn.Module:
-    """Return the model for all ranks: sharded, computing in `dtype`, or replicated as it is.
+    """Return the model for data-parallel training: sharded by FSDP2, or replicated by DDP.
 
-    A process without peers gets its model back as it was. Make the optimizer afterwards.
+    Create the optimizer afterwards. A process without other ranks gets its model back unchanged.
+    `run.wrap` is the alternative that live recovery can rebuild.
+
+    Args:
+        model: The module to train.
+        use_fsdp: Shard parameters over the ranks; False replicates them.
+        dtype: The type that a sharded model computes in.
+        device_mesh: The mesh to shard over; without one, that of `make_mesh`, else all ranks.
+        reshard_after_forward: As in torch's `fully_shard`.
+        device_id: The index of the device for a replicated model.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return model
@@ -104,7 +113,7 @@ def wrap_model(
 
 
 def wrap_model_for_ddp(model: nn.Module, device_id: int | None = None) -> DistributedDataParallel:
-    """Return the model with gradients averaged over all ranks, on this rank's device."""
+    """Return the model in DistributedDataParallel, on this rank's device."""
     device = _device(device_id)
     ids = None if device.type == "cpu" else [device]
     return DistributedDataParallel(model.to(device), device_ids=ids)
@@ -116,7 +125,7 @@ def wrap_model_for_fsdp2(
     device_mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | int = True,
 ) -> M:
-    """Shard the model in place over the data-parallel ranks, each layer of a list for itself."""
+    """Shard the model in place over the data-parallel ranks, each layer of a ModuleList apart."""
     chosen = floating(dtype)
     mesh = device_mesh or get_mesh()
     if mesh is not None and "dp" in (mesh.mesh_dim_names or ()):
@@ -130,7 +139,7 @@ def wrap_model_for_fsdp2(
 
 
 def floating(dtype: str | torch.dtype) -> torch.dtype:
-    """Return the type that a word such as `bf16` or `float32` means."""
+    """Return the type with a name such as `bf16` or `float32`."""
     found = getattr(torch, DTYPES.get(dtype, dtype), None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise BadDtype(f"no floating-point type {shorten(str(dtype))!r}; try bfloat16 or float32")
@@ -138,7 +147,7 @@ def floating(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    """Return the members of module lists; none where parameters are shared across modules."""
+    """Return the members of module lists; none if modules share parameters."""
     everywhere = len(list(model.named_parameters(remove_duplicate=False)))
     if everywhere != len(list(model.named_parameters())):
         return []

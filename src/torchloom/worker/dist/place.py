@@ -1,4 +1,4 @@
-"""Which rank this process is, and where: asked of the environment, or settled by `setup_torch`."""
+"""Rank, world size and node of this process, from the environment or `setup_torch`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from torchloom.worker import environment
 
 
 class BadRankVariables(UserError):
-    """Variables that contradict each other, or say too little."""
+    """Variables of the launcher contradict each other, or are incomplete."""
 
     code = "bad_place"
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """A rank's numbers. Nothing means: its launcher does not say, peers must be asked."""
+    """The numbers of a rank. None: the launcher does not set it, the ranks find out."""
 
     rank: int = 0
     world_size: int = 1
@@ -33,7 +33,7 @@ class RankPlace:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing has to be asked."""
+        """Whether all numbers are known."""
         rest = (self.local_rank, self.local_world_size, self.node_index, self.num_nodes)
         return None not in rest
 
@@ -43,7 +43,7 @@ class RankPlace:
         return self.num_nodes == 1
 
     def among(self, hosts: Sequence[str]) -> "RankPlace":
-        """Fill what is not known from the host of every rank, in rank order."""
+        """Fill unknown numbers from the hosts of all ranks, in rank order."""
         own = hosts[self.rank]
         order = list(dict.fromkeys(hosts))
         here = [rank for rank, host in enumerate(hosts) if host == own]
@@ -57,7 +57,7 @@ class RankPlace:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The numbers by torchrun's names; what is not known is left out."""
+        """The known numbers as torchrun's variables."""
         named = {
             "RANK": self.rank,
             "WORLD_SIZE": self.world_size,
@@ -73,9 +73,9 @@ ALONE = RankPlace()
 
 
 def place_of(world: World, env: Mapping[str, str]) -> RankPlace:
-    """Return the place that a launcher, or a hand that set torch's own variables, gave us."""
+    """Return the place from the launcher's variables, or from RANK and WORLD_SIZE."""
     rank, size = world.rank, world.world_size
-    if rank is None:  # no launcher: RANK and WORLD_SIZE alone are what torch's env:// asks for
+    if rank is None:  # no launcher: torch's env:// needs only RANK and WORLD_SIZE
         rank, size = number(env, "RANK"), number(env, "WORLD_SIZE")
     if rank is None or size is None or size == 1:
         return ALONE
@@ -105,12 +105,12 @@ class _Settled:
 
 
 def settle(place: RankPlace | None) -> None:
-    """Remember what setting up found out; nothing: ask the environment again."""
+    """Set the place of this process; None: read the environment again."""
     _Settled.place = place
 
 
 def here() -> RankPlace:
-    """Return this rank's place: the settled one, else what the environment says now."""
+    """Return this rank's place: that of `setup_torch`, else from the environment."""
     if _Settled.place is not None:
         return _Settled.place
     env = environment.variables()
@@ -118,41 +118,41 @@ def here() -> RankPlace:
 
 
 def get_rank() -> int:
-    """Return this process' rank; 0 without a launcher."""
+    """Return the rank of this process; 0 without a launcher."""
     return here().rank
 
 
 def get_world_size(*, total: bool = False, in_use: bool = False) -> int:
-    """Return how many ranks run; with `total`, how many the hosts have devices for."""
+    """Return the number of ranks; with `total`, the number that the hosts have devices for."""
     if total and not in_use:
         return get_num_nodes() * get_gpus_per_node()
     return here().world_size
 
 
 def get_local_rank() -> int:
-    """Return this process' number among those of its host."""
+    """Return the rank of this process among those of its host."""
     return _known(here().local_rank, "local rank")
 
 
 def get_local_world_size() -> int:
-    """Return how many ranks this host has."""
+    """Return the number of ranks on this host."""
     return _known(here().local_world_size, "number of ranks on this host")
 
 
 def get_node_index() -> int:
-    """Return this host's number."""
+    """Return the index of this host."""
     return _known(here().node_index, "host's number")
 
 
 def get_num_nodes(hostfile: str | os.PathLike[str] | None = None) -> int:
-    """Return how many hosts there are, or how many a host file names."""
+    """Return the number of hosts, or of hosts in a host file."""
     if hostfile is not None:
         return len(read_hosts(Path(hostfile)))
     return _known(here().num_nodes, "number of hosts")
 
 
 def get_gpus_per_node() -> int:
-    """Return how many ranks a host is meant for: `NGPU_PER_HOST`, its devices, else its ranks."""
+    """Return the ranks that fit on a host: `NGPU_PER_HOST`, its devices, else its ranks."""
     import torch
 
     found = number(environment.variables(), "NGPU_PER_HOST")
@@ -164,5 +164,5 @@ def get_gpus_per_node() -> int:
 
 def _known(value: int | None, what: str) -> int:
     if value is None:
-        raise BadRankVariables(f"this launcher does not tell the {what}: call setup_torch() first")
+        raise BadRankVariables(f"this launcher does not set the {what}: call setup_torch() first")
     return value

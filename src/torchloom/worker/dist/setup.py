@@ -1,4 +1,4 @@
-"""Make a process one of the ranks, whatever started it; and let it go again."""
+"""Join the ranks of a job under any launcher, and leave them again."""
 
 import atexit
 import gc
@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from torchloom.errors import UserError, shorten
+from torchloom.errors import Failure, UserError, shorten
 from torchloom.launch.environments import find_world
 from torchloom.launch.host.identity import boot_id, host_name
+from torchloom.specs.dataclass import dataclass
 from torchloom.worker import environment
 from torchloom.worker.dist import parallelism
 from torchloom.worker.dist.device import (
@@ -24,7 +25,6 @@ from torchloom.worker.dist.device import (
     missing_backend,
     use_device,
 )
-from torchloom.worker.dist.fallback import ADVICE, BackendFailed, after_backend_failure
 from torchloom.worker.dist.place import RankPlace, here, place_of, settle
 from torchloom.worker.dist.stores import (
     MeetingPlace,
@@ -36,13 +36,56 @@ from torchloom.worker.dist.stores import (
     start,
 )
 
-# What of a DDP module holds the process group, and with it gloo's threads.
+# Attributes of a DDP module that hold the process group, and with it gloo's threads.
 _HOLDS_GROUP = ("reducer", "logger", "process_group", "device_mesh")
-TIMEOUT = 3600.0  # seconds; what a collective may take before it counts as stuck
+TIMEOUT = 3600.0  # seconds; a collective that takes longer fails
+
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "nccl": (
+        "check the driver with `nvidia-smi` on every host",
+        "load the CUDA modules that torch was built for",
+        "NCCL_DEBUG=INFO shows which interface it tried; NCCL_SOCKET_IFNAME chooses one",
+    ),
+    "xccl": (
+        "load the oneAPI and frameworks modules of this site",
+        "check that `sycl-ls` lists the devices and ZE_AFFINITY_MASK does not hide them",
+    ),
+    "ccl": ("load the oneAPI modules; oneccl_bindings_for_pytorch must match this torch",),
+    "mpi": ("this torch must be built with MPI; most wheels are not",),
+}
+ANY = ("GLOO_SOCKET_IFNAME chooses the interface that gloo uses",)
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The backend to use instead, and advice for the user."""
+
+    backend: str
+    advice: tuple[str, ...]
+
+
+class BackendFailed(Failure):
+    """The backend did not start, and no other may be used."""
+
+    code = "backend_failed"
+
+    def __init__(self, backend: str, error: str, advice: tuple[str, ...]) -> None:
+        self.backend = backend
+        super().__init__("; ".join([f"backend {backend} did not start: {error}", *advice]))
+
+
+def after_backend_failure(backend: str, error: str, fallback: bool = True) -> Fallback:
+    """Return gloo and what to check; gloo's own failure, or `--no-fallback`, is final."""
+    advice = ADVICE.get(backend, ANY)
+    if not fallback or backend == "gloo":
+        raise BackendFailed(backend, error, advice)
+    note = f"backend {backend} did not start ({error}): using gloo instead, for debugging only"
+    refuse = "--no-fallback, or LOOM_NO_FALLBACK=1 in the ranks, refuses instead"
+    return Fallback("gloo", (note, *advice, refuse))
 
 
 def seed_everything(seed: int) -> None:
-    """Seed `random`, torch on all its devices, and numpy where it is used."""
+    """Seed `random`, torch on all devices, and numpy if it is imported."""
     random.seed(seed)
     torch.manual_seed(seed)
     numpy = sys.modules.get("numpy")
@@ -61,7 +104,7 @@ def start_group(
     timeout: timedelta,
     fallback: bool,
 ) -> str:
-    """Start the default group and return its backend. The ranks agree, so none is left waiting."""
+    """Start the default group and return its backend. All ranks agree on the backend."""
     if backend == "gloo":
         _start_gloo(store, place, timeout)
         return backend
@@ -80,8 +123,10 @@ def start_group(
 
 
 def stop_group() -> None:
-    """End the group. DDP modules let go of it first: gloo waits for its threads when the last
-    holder dies, and if that is a dying module, while the interpreter's lock is held: for ever.
+    """Destroy the group, after DDP modules have dropped it.
+
+    gloo joins its threads when the last reference is freed. If a dying module frees it, the GIL is
+    held, and the threads never end.
     """
     if not dist.is_initialized():
         return
@@ -93,7 +138,7 @@ def stop_group() -> None:
 
 
 def _living_ddp_modules() -> list[DistributedDataParallel]:
-    """Return every one there is, whoever made it."""
+    """Return every DDP module of this process."""
     found = (each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel))
     return list(found)
 
@@ -107,7 +152,7 @@ def _start_gloo(store: RankStore, place: RankPlace, timeout: timedelta) -> None:
 def _start(
     store: RankStore, place: RankPlace, backend: str, device: torch.device, timeout: timedelta
 ) -> str:
-    """Start a group and move one number through it; return what went wrong."""
+    """Start a group and reduce one number in it; return the error, if any."""
     plain_accelerator = device.type in ("cuda", "xpu") and ":" not in backend and backend != "gloo"
     try:
         start(backend, store, place, timeout, device if plain_accelerator else None)
@@ -119,27 +164,27 @@ def _start(
 
 
 def _first_problem(store: RankStore, topic: str, place: RankPlace, mine: str, backend: str) -> str:
-    """Return what the first rank in trouble reported; nothing when all are fine."""
+    """Return the problem of the first rank that has one; empty if none has."""
     try:
-        told = exchange(store, topic, place, mine)
+        problems = exchange(store, topic, place, mine)
     except RuntimeError as silence:
         raise BackendFailed(backend, mine or str(silence), ADVICE.get(backend, ())) from silence
-    return next((f"rank {rank}: {word}" for rank, word in enumerate(told) if word), "")
+    return next((f"rank {rank}: {word}" for rank, word in enumerate(problems) if word), "")
 
 
 class BadTimeout(UserError):
-    """A time to wait that is no number of seconds."""
+    """The timeout is not a number of seconds."""
 
     code = "bad_timeout"
 
 
 class _Met:
-    """The store where this process met its peers, and how often it set up a group in it."""
+    """The store that this process used for its rendezvous, and how often."""
 
     store: RankStore | None = None
     meeting: MeetingPlace | None = None
     times = 0
-    pid = 0  # a fork has the group's sockets, but none of its threads: it must not end it
+    pid = 0  # a fork has the group's sockets but not its threads: it must not end it
 
 
 def setup_torch(
@@ -155,12 +200,33 @@ def setup_torch(
     device_id: int | None = None,
     fallback: bool | None = None,
 ) -> int:
-    """Join the other ranks and return this one's rank; a process without any is rank 0 of one.
+    """Join the other ranks under any launcher, and return this process' rank.
 
-    `port` is used where nobody says MASTER_PORT. `seed` is made different on every rank. `timeout`
-    is in seconds, else `TORCH_DDP_TIMEOUT`, else an hour. With parallel sizes, `get_mesh()` has
-    the device mesh. `fallback=False`, or `LOOM_NO_FALLBACK=1`, refuses gloo in place of a backend
-    that does not start. Calling it again, or after `init_process_group`, changes nothing.
+    Ranks are found from the variables of loom, torchrun, Slurm, MPI, PALS and LSF. A process
+    without a launcher is rank 0 of 1, without a process group. A second call, or one after
+    `init_process_group`, only returns the rank.
+
+    Args:
+        port: The port of the rendezvous, if MASTER_PORT is not set.
+        seed: Seed `random`, torch and numpy with `seed + rank`.
+        timeout: Seconds that a collective may take; else `TORCH_DDP_TIMEOUT`, else an hour.
+        verbose: Log the result on every rank, not only on rank 0.
+        tensor_parallel_size, pipeline_parallel_size, context_parallel_size: With a size other than
+            1, `get_mesh()` returns the device mesh.
+        backend: Instead of `TORCH_BACKEND` or the device's own.
+        device_id: The index of the device, instead of the local rank.
+        fallback: False fails if the backend does not start; by default gloo replaces it, unless
+            `LOOM_NO_FALLBACK=1` is set.
+
+    Raises:
+        BadTimeout: The timeout is not a positive number.
+        NoMeetingPoint: Ranks are on several hosts, and the address of rank 0 is not known.
+        RanksMissing: Not all ranks came to the rendezvous in time.
+        BackendFailed: The backend did not start.
+
+    Example:
+        >>> rank = setup_torch(seed=1234)
+        >>> device = get_torch_device()
     """
     if dist.is_initialized():
         settle(_place_in_group())
@@ -180,9 +246,9 @@ def setup_torch(
 
 
 def cleanup() -> None:
-    """Leave the group. DDP modules made in it stop working, what they wrap stays whole.
+    """Destroy the process group. DDP modules of it stop working; the wrapped modules do not.
 
-    Calling it twice, or without a group, does nothing.
+    It does nothing without a process group.
     """
     parallelism.forget_mesh()
     stop_group()
@@ -195,7 +261,7 @@ def _at_exit() -> None:
 
 
 def wait_of(env: Mapping[str, str], timeout: float | timedelta | None) -> timedelta:
-    """Return how long a collective may take."""
+    """Return the timeout of collectives."""
     if isinstance(timeout, timedelta):
         return timeout
     text = str(env.get("TORCH_DDP_TIMEOUT") or TIMEOUT) if timeout is None else str(timeout)
@@ -229,23 +295,23 @@ def _join(
     if device_id is not None and device.type in ("cuda", "xpu"):
         device = torch.device(device.type, device_id)
     use_device(device)
-    spoken = "none"
+    used = "none"
     if place.world_size > 1:
-        wish = (backend or get_torch_backend()).lower()
-        spoken = start_group(store, place, wish, device, timeout, fallback)
+        wanted = (backend or get_torch_backend()).lower()
+        used = start_group(store, place, wanted, device, timeout, fallback)
         _Met.pid = os.getpid()
         atexit.unregister(_at_exit)
-        if spoken == "gloo":  # its threads, if left alone, may abort an interpreter that ends
+        if used == "gloo":  # its threads may abort an interpreter at its exit
             atexit.register(_at_exit)
     level = logging.INFO if verbose or place.rank == 0 else logging.DEBUG
-    log.log(level, "rank %d of %d: %s, %s", place.rank, place.world_size, device, spoken)
+    log.log(level, "rank %d of %d: %s, %s", place.rank, place.world_size, device, used)
 
 
 def _meet(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> RankStore:
-    """Return a part of the store that no earlier group of this process, or attempt, has used.
+    """Return a part of the store that no earlier group or attempt has used.
 
-    Rank 0 may be the store's server, so the store outlives the group; a second server at the same
-    port would meet peers that still talk to the first.
+    Rank 0 may serve the store, so the store outlives the group: a second server at the same port
+    would get peers that are still connected to the first.
     """
     if _Met.store is None or meeting.port is None or _Met.meeting != meeting:
         _Met.store = open_store(meeting, place, timeout)
@@ -257,7 +323,7 @@ def _meet(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> RankSt
 
 
 def _learn(store: RankStore, place: RankPlace) -> RankPlace:
-    """Ask the peers for their hosts, where the launcher left a number out."""
+    """Exchange the hosts of all ranks, if the launcher left a number out."""
     wholes = exchange(store, "whole", place, "yes" if place.is_whole else "")
     if all(wholes):
         return place
@@ -265,7 +331,7 @@ def _learn(store: RankStore, place: RankPlace) -> RankPlace:
 
 
 def _place_in_group() -> RankPlace:
-    """Return the place in a group that is there already, whoever started it."""
+    """Return the place in an existing process group."""
     place = here()
     rank, size = dist.get_rank(), dist.get_world_size()
     if (place.rank, place.world_size) == (rank, size):

@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet: an address, a port, and the store they agree through."""
+"""The rendezvous of the ranks: address, port, and the store they agree in."""
 
 import hashlib
 import json
@@ -27,19 +27,19 @@ from torchloom.unix import make_private
 from torchloom.worker import environment
 from torchloom.worker.dist.place import RankPlace
 
-# A launch has one value in these; they are not all set by any launcher.
+# All ranks of a launch have the same value in these; no launcher sets all of them.
 NUMBERS = (
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE", "PALS_APID"),
     *("LSB_JOBID", "JSM_JSRUN_PID", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     *("LOOM_JOB",),
 )
-# Of these, one alone tells two launches of one user on one host apart.
+# Each of these alone identifies a launch of one user on one host.
 TELLING = ("SLURM_STEP_ID", "PMIX_NAMESPACE", "PALS_APID", "LOOM_JOB")
 LAUNCHERS = (
     *("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "orterun", "orted", "prterun", "prted"),
     *("slurmstepd", "palsd", "jsmd", "jsrun"),
 )
-_PAUSE = 0.01  # seconds between two looks for a file that rank 0 is about to write
+_PAUSE = 0.01  # seconds between two checks for rank 0's file
 
 
 _torch: Any = torch.distributed
@@ -52,11 +52,11 @@ class RankStore(Protocol):
         """Write a value."""
 
     def get(self, key: str) -> bytes:
-        """Return a value as soon as it is there."""
+        """Return a value as soon as it exists."""
 
 
 def rendezvous(place: RankPlace, timeout: timedelta) -> RankStore:
-    """Return the store that `env://` leads to: the launcher's own, or one at MASTER_ADDR."""
+    """Return the store of `env://`: the launcher's own, or one at MASTER_ADDR."""
     rank, size = place.rank, place.world_size
     found: RankStore = next(
         _torch.rendezvous("env://", rank=rank, world_size=size, timeout=timeout)
@@ -65,7 +65,7 @@ def rendezvous(place: RankPlace, timeout: timedelta) -> RankStore:
 
 
 def serve(host: str, port: int, fd: int, world_size: int, timeout: timedelta) -> RankStore:
-    """Return a store that this process serves on a listening socket, when all ranks have come."""
+    """Return a store that this process serves on a listening socket, once all ranks are there."""
     store: RankStore = _torch.TCPStore(host, port, world_size, True, timeout, master_listen_fd=fd)
     return store
 
@@ -77,7 +77,7 @@ def connect(host: str, port: int, world_size: int, timeout: timedelta) -> RankSt
 
 
 def apart(name: str, store: RankStore) -> RankStore:
-    """Return a store within a store, with keys of its own."""
+    """Return a part of a store, with a prefix for its keys."""
     inner: RankStore = _torch.PrefixStore(name, store)
     return inner
 
@@ -95,7 +95,7 @@ def start(
     timeout: timedelta,
     device: torch.device | None = None,
 ) -> None:
-    """Start torch's default group; with a device, connected at once."""
+    """Start torch's default group; with a device, it connects at once."""
     _torch.init_process_group(
         backend,
         store=store,
@@ -106,18 +106,18 @@ def start(
     )
 
 
-def exchange(store: RankStore, topic: str, place: RankPlace, word: str) -> list[str]:
-    """Return every rank's word, in rank order; rank 0 collects, so a rank reads one entry."""
-    store.set(f"{topic}/{place.rank}", word)
+def exchange(store: RankStore, topic: str, place: RankPlace, text: str) -> list[str]:
+    """Return every rank's text, in rank order; rank 0 collects, so a rank reads one entry."""
+    store.set(f"{topic}/{place.rank}", text)
     if place.rank == 0:
-        words = [store.get(f"{topic}/{rank}").decode() for rank in range(place.world_size)]
-        store.set(f"{topic}/all", json.dumps(words))
-    told: list[str] = json.loads(store.get(f"{topic}/all"))
-    return told
+        texts = [store.get(f"{topic}/{rank}").decode() for rank in range(place.world_size)]
+        store.set(f"{topic}/all", json.dumps(texts))
+    found: list[str] = json.loads(store.get(f"{topic}/all"))
+    return found
 
 
 def launch_key(env: Mapping[str, str]) -> str:
-    """Return a name that all ranks of one launch on this host have, and no others."""
+    """Return a key that only the ranks of one launch on this host have."""
     words = [f"{name}={env[name]}" for name in NUMBERS if name in env]
     if not any(name in env for name in TELLING):
         words.append(str(launcher_of(os.getpid())))
@@ -125,7 +125,7 @@ def launch_key(env: Mapping[str, str]) -> str:
 
 
 def launcher_of(pid: int, proc: Path = Path("/proc")) -> ProcessIdentity | None:
-    """Return the nearest launcher above a process, past shells and wrappers; else its parent."""
+    """Return the nearest launcher among the ancestors of a process, else its parent."""
     parent = _parent(pid, proc) or os.getppid()
     above: int | None = parent
     while above is not None and above > 1:
@@ -150,20 +150,20 @@ def _parent(pid: int, proc: Path) -> int | None:
 
 
 class NoMeetingPoint(UserError):
-    """Ranks on several hosts, and nobody says where rank 0 is."""
+    """Ranks are on several hosts, and the address of rank 0 is not known."""
 
     code = "no_meeting_point"
 
 
-class NobodyCame(Failure):
-    """The other ranks did not come to where this one waited."""
+class RanksMissing(Failure):
+    """Other ranks did not come to the rendezvous."""
 
     code = "nobody_came"
 
 
 @dataclass(frozen=True, slots=True)
 class MeetingPlace:
-    """Rank 0's address; without a port, rank 0 takes a free one and its host's ranks find it."""
+    """Rank 0's address; without a port, rank 0 chooses one and writes it to a file."""
 
     address: str
     port: int | None
@@ -176,7 +176,7 @@ def meeting_of(
     own_host: str,
     port: int | None = None,
 ) -> MeetingPlace:
-    """Return where to meet: the launcher's or the user's word, else a rule all ranks share."""
+    """Return the rendezvous: from the variables, else by a rule that all ranks share."""
     address = env.get("MASTER_ADDR") or world.address
     port = _port(env) or world.port or port
     if address:
@@ -211,7 +211,7 @@ def _head(world: World, env: Mapping[str, str], place: RankPlace, own_host: str)
 
 
 def open_store(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> RankStore:
-    """Meet the other ranks and return the store; torch's variables name it from now on."""
+    """Connect to the other ranks and return the store; set torch's variables for it."""
     environment.export({"MASTER_ADDR": meeting.address})  # `env://` reads both
     try:
         if meeting.port is None:
@@ -220,7 +220,7 @@ def open_store(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> R
         return rendezvous(place, timeout)
     except DistError as error:
         where = f"{meeting.address}:{environment.text('MASTER_PORT')}"
-        raise NobodyCame(
+        raise RanksMissing(
             f"rank {place.rank} of {place.world_size} did not meet all others at {where} "
             f"({shorten(str(error))}); check that all ranks run, that this address is rank 0's and "
             "that no firewall is between, or set MASTER_ADDR and MASTER_PORT"
@@ -228,7 +228,7 @@ def open_store(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> R
 
 
 def _open_on_free_port(place: RankPlace, timeout: timedelta) -> RankStore:
-    """Rank 0 listens on a free port of the loopback and leaves a note; the others read it."""
+    """Rank 0 listens on a free loopback port and writes it to a file, which the others read."""
     note = runtime_dir() / f"meeting-{launch_key(environment.variables())}.json"
     if place.rank:
         port = _read_note(note, timeout)
@@ -264,19 +264,19 @@ def _check_private(folder: Path) -> None:
 
 
 def _read_note(note: Path, timeout: timedelta) -> int:
-    """Return the port of a rank 0 that lives; what a dead one left is waited out."""
+    """Return the port of a live rank 0; a file of a dead one is ignored."""
     _check_private(note.parent)
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         try:
-            told = json.loads(note.read_text())
-            if ProcessIdentity.from_dict(told["by"]).is_alive():
-                port: int = told["port"]
+            found = json.loads(note.read_text())
+            if ProcessIdentity.from_dict(found["by"]).is_alive():
+                port: int = found["port"]
                 return port
         except FileNotFoundError:
             pass
         time.sleep(_PAUSE)
-    raise NobodyCame(
+    raise RanksMissing(
         f"rank 0 did not come to {host_name()} within {timeout.total_seconds():g} s; "
         "if it runs on another host, set MASTER_ADDR and MASTER_PORT"
     )

@@ -1,4 +1,4 @@
-"""How long something took, the device's share included."""
+"""Timers that include the work of the accelerator."""
 
 import functools
 import logging
@@ -18,14 +18,24 @@ T = TypeVar("T")
 
 
 class Timer(ContextDecorator):
-    """Time a block, or every call of a function: `with Timer() as t: ...; t.seconds`.
+    """Measure a block or, as a decorator, every call of a function.
 
-    An accelerator works behind the program's back: it is waited for before and after.
+    An accelerator works asynchronously: it is synchronized before and after.
+
+    Attributes:
+        seconds: The duration of the last block.
+        total: The duration of all blocks.
+        count: The number of blocks.
+
+    Example:
+        >>> with Timer() as timer:
+        ...     model(batch)
+        >>> timer.seconds
     """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.seconds = 0.0  # of the last block
+        self.seconds = 0.0
         self.total = 0.0
         self.count = 0
         self._began: list[float] = []  # blocks may be inside one another
@@ -41,7 +51,7 @@ class Timer(ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:  # a device in trouble would hide the error behind its own
+        if kind is None:  # an error of the device would hide this one
             synchronize()
         self.seconds = time.perf_counter() - self._began.pop()
         self.total += self.seconds
@@ -49,7 +59,7 @@ class Timer(ContextDecorator):
 
     @property
     def mean(self) -> float:
-        """Seconds a block, over all of them."""
+        """The mean duration of a block."""
         return self.total / self.count if self.count else 0.0
 
 
@@ -62,9 +72,10 @@ def timeitlogit(
     verbose: bool = False,
     prefix: str | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Time every call of a function; with `verbose`, log it on one rank (0, unless said).
+    """Return a decorator that measures every call of a function.
 
-    With `record`, `TIMINGS[name]` has the calls' number, total and mean.
+    With `verbose`, each call is logged on one rank (0 by default). With `record`, `TIMINGS[name]`
+    has the number, the total and the mean of the calls; `prefix` is put before the name.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

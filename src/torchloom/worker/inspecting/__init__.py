@@ -1,1 +1,1 @@
-"""Look into checkpoints: what they hold, how two differ, the model of one as a file of its own."""
+"""The process that inspects checkpoints, started by name from processes without torch."""

@@ -1,6 +1,6 @@
-"""`python -m torchloom.worker.inspecting WHAT`: a question on standard input, its answer on output.
+"""`python -m torchloom.worker.inspecting WHAT`: a JSON request on stdin, a JSON reply on stdout.
 
-Whoever has no torch starts this as a process. Both are JSON; an error is an answer, too.
+Processes without torch start it to inspect checkpoints. An error is a reply, too.
 """
 
 import json
@@ -19,22 +19,22 @@ class InspectionNeedsTorch(Failure):
 
 
 def main(words: list[str]) -> int:
-    """Answer one question; return the exit code that belongs to the answer."""
+    """Handle one request; return the exit code."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not stand in the answer
+    os.dup2(2, 1)  # output of libraries must not be in the reply
     try:
-        told: dict[str, Any] = {"answer": answer(words[0], json.load(sys.stdin))}
+        reply: dict[str, Any] = {"answer": answer(words[0], json.load(sys.stdin))}
         code = 0
     except LoomError as error:
-        told = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
+        reply = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
         code = error.exit_code
     with out:
-        json.dump(told, out)
+        json.dump(reply, out)
     return code
 
 
 def answer(what: str, asked: Mapping[str, Any]) -> Any:
-    """Return what is asked for; torch is imported only here."""
+    """Return the requested facts; torch is imported only here."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -49,7 +49,7 @@ def answer(what: str, asked: Mapping[str, Any]) -> Any:
             return export.export(inspection.read(asked["root"], asked["step"]), asked)
         case "digests":
             return inspection.read(asked["root"], asked["step"]).digests()
-    raise Failure(f"nothing is known of {what!r} here")
+    raise Failure(f"no inspection {what!r}")
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _record() -> list[str]:
     if pid == 0:
         try:
             _train()
-        finally:  # half a step still tells of half the modules
+        finally:  # half a step still shows half the modules
             with open(write_end, "w") as pipe:
                 json.dump(_installed(), pipe)
             os._exit(0)

@@ -54,7 +54,7 @@ def _word(address: int) -> ctypes.c_size_t:
     return ctypes.c_size_t.from_address(address)
 
 
-_kept: "list[object]" = []  # what the program must not find, and we cannot let go
+_kept: "list[object]" = []  # what the program must not find, and we cannot drop
 
 
 class ProgramCommand:

@@ -56,7 +56,7 @@ def serve(
     host, port = _address(fd)
     os.environ.setdefault("RES_OPTIONS", RESOLVER)
     store = _start(fd, host, port, timeout)
-    with contextlib.suppress(OSError):  # nobody wants to know
+    with contextlib.suppress(OSError):  # the reader is gone
         os.write(ready, READY)
     _wait(leash)
     del store
@@ -111,7 +111,7 @@ def _wait(leash: int | None) -> None:
 
 
 def _leash() -> int | None:
-    """Return stdin if somebody can close it: a pipe, a socket, a terminal; not /dev/null."""
+    """Return stdin if another process can close it: a pipe, a socket, a terminal; not /dev/null."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

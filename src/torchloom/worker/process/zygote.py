@@ -18,17 +18,29 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torchloom.launch.agent import stores  # noqa: F401
 from torchloom.launch.host import sockets
-from torchloom.launch.host.descendants import NodeShare, reap
+from torchloom.launch.host.descendants import JobShare, reap
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper import fingerprint, spawn, zygote_client
 from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.keeper.service import Keeper
 from torchloom.launch.keeper.spawn import SpawnOrder
+from torchloom.launch.protocol import (
+    TO_ZYGOTE,
+    FileCheck,
+    KeeperRequest,
+    LaunchMessage,
+    ZygoteBusy,
+    ZygoteCold,
+    ZygoteLeave,
+    ZygoteWarm,
+    decode,
+)
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
+from torchloom.launch.wire import BadFrame
 from torchloom.unix import receive_message, same_user, send_message
 from torchloom.worker.process import fork_cleanup, preload, program, rendezvous  # noqa: F401
 
@@ -95,18 +107,18 @@ class ZygoteServer:
         self._leaving = False
 
     def serve(self) -> None:
-        """Fork keepers until idle for too long, outdated, or told to go."""
+        """Fork keepers until idle for too long, outdated, or asked to leave."""
         while not self._leaving and self._is_wanted():
             ready = self._selector.select(min(self._look, self._idle))
             for key, _ in ready:
                 key.data()
-            if not ready and self._look == _PAUSE:  # nobody waits: use the time
+            if not ready and self._look == _PAUSE:  # no request waits: use the time
                 collapse()
                 self._look = _LOOK
         self._retire()
 
     def _retire(self) -> None:
-        """Make room for a successor before anybody is told to look for one."""
+        """Make room for a successor before a client is sent to look for one."""
         self._leaving = True
         if self._lock >= 0:
             if self._owns_address():
@@ -141,68 +153,70 @@ class ZygoteServer:
             channel, _ = self._listener.accept()
         except OSError:
             return
-        with channel, contextlib.suppress(OSError):  # whoever called has gone
+        with channel, contextlib.suppress(OSError):  # the client has gone
             if same_user(channel):
                 channel.settimeout(_REQUEST_LIMIT)
-                self._hear(channel)
+                self._serve_one(channel)
 
-    def _hear(self, channel: socket.socket) -> None:
+    def _serve_one(self, channel: socket.socket) -> None:
         try:
             if (request := receive_message(channel)) is not None:
-                self._answer(channel, request)
-        except (ValueError, TypeError, KeyError):
+                self._answer(channel, decode(request, TO_ZYGOTE))
+        except (BadFrame, ValueError):
             if _changed(self._files):  # a newer torchloom speaks otherwise
                 self._retire()
 
-    def _answer(self, channel: socket.socket, request: dict[str, Any]) -> None:
-        if request["do"] == "look":
-            self._seen_for = None if _changed(self._files) else request["alert"]
-            return
-        if request["do"] == "keep":
-            self._keep(channel, request)
-        elif request["do"] == "leave":
-            self._reap()
-            if request.get("if_idle") and self._keepers:
-                send_message(channel, {"say": "busy", "jobs": sorted(self._keepers.values())})
-                return
-            self._retire()
-        else:
-            raise ValueError(request["do"])
+    def _answer(self, channel: socket.socket, request: LaunchMessage) -> None:
+        match request:
+            case FileCheck():
+                self._seen_for = None if _changed(self._files) else request.alert
+            case KeeperRequest():
+                self._keep(channel, request)
+            case ZygoteLeave():
+                self._reap()
+                if request.if_idle and self._keepers:
+                    send_message(
+                        channel, ZygoteBusy(tuple(sorted(self._keepers.values()))).to_wire()
+                    )
+                else:
+                    self._retire()
+            case _:
+                raise BadFrame
 
-    def _keep(self, channel: socket.socket, request: dict[str, Any]) -> None:
+    def _keep(self, channel: socket.socket, request: KeeperRequest) -> None:
         _check_request(request)
         self._used = time.monotonic()
         with contextlib.suppress(OSError):
-            os.utime(self._address)  # the next run alerts whoever was used last
+            os.utime(self._address)  # the next run alerts the zygote that was used last
         if why := self._cold_because(request):
-            send_message(channel, {"say": "cold", "why": why})
+            send_message(channel, ZygoteCold(why).to_wire())
             return
-        send_message(channel, {"say": "warm", "pid": os.getpid()})
+        send_message(channel, ZygoteWarm(os.getpid()).to_wire())
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)
-        self._keepers[pid] = request["job"]
+        self._keepers[pid] = request.job
 
-    def _cold_because(self, request: dict[str, Any]) -> str:
+    def _cold_because(self, request: KeeperRequest) -> str:
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
             self._retire()
             return f"the zygote has {threads} threads"
-        is_seen = self._seen_for is not None and self._seen_for == request.get("alert")
+        is_seen = self._seen_for is not None and self._seen_for == request.alert
         self._seen_for = None  # once: whatever comes later may come after an edit
         if not is_seen and (changed := _changed(self._files)):
             self._retire()
             return _has_changed(changed)
-        return _why_cold(request["argv"], request["env"], request["cwd"])
+        return _why_cold(request.argv, request.env, request.cwd)
 
-    def _become_keeper(self, channel: socket.socket, request: dict[str, Any]) -> NoReturn:
+    def _become_keeper(self, channel: socket.socket, request: KeeperRequest) -> NoReturn:
         code = 1
         try:
             os.setsid()
             agent = self._close_all_but(channel)
-            shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: request["node"]}
-            spawn.show(("loom-keeper", request["job"]), shown)
-            address, limit = Path(request["address"]), request["orphan_limit"]
-            share = NodeShare(request["job"], request["node"])
+            shown = {AGENT_VARIABLE: request.job, NODE_VARIABLE: request.node}
+            spawn.show(("loom-keeper", request.job), shown)
+            address, limit = Path(request.address), request.orphan_limit
+            share = JobShare(request.job, request.node)
             Keeper(share, agent, address, run, limit, Fitness(self._files).why_cold).serve()
             code = 0
         except BaseException:
@@ -213,20 +227,18 @@ class ZygoteServer:
     def _close_all_but(self, channel: socket.socket) -> socket.socket:
         """Leave nothing of the zygote open in a keeper, the lock above all."""
         self._selector.close()
-        self._listener.detach()  # nobody may close its number later: it will be another's
+        self._listener.detach()  # its number must not be closed later: it will be another's
         fd = os.dup2(channel.detach(), _FIRST_FREE, inheritable=False)
         os.closerange(_FIRST_FREE + 1, _MOST_FDS)
         return socket.socket(fileno=fd)
 
 
-def _check_request(request: Mapping[str, Any]) -> None:
-    """Raise ValueError for what a keeper could not be made of: a fork must not find that out."""
-    texts = [request[name] for name in ("job", "node", "address", "cwd")]
-    texts += [*request["argv"], *dict(request["env"]), *dict(request["env"]).values()]
-    if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise ValueError("words, variables and names must be texts")
-    if not math.isfinite(float(request["orphan_limit"])):
-        raise ValueError("orphan_limit must be a number of seconds")
+def _check_request(request: KeeperRequest) -> None:
+    """Raise BadFrame for what a keeper could not be made of: a fork must not find that out."""
+    texts = [request.job, request.node, request.address, request.cwd]
+    texts += [*request.argv, *request.env, *request.env.values()]
+    if any("\0" in text for text in texts) or not math.isfinite(request.orphan_limit):
+        raise BadFrame
 
 
 class Fitness:
@@ -281,7 +293,7 @@ def main(arguments: list[str]) -> None:
     """Detach, import, listen."""
     interpreter, address, cache, lock = arguments
     if os.fork():
-        os._exit(0)  # whoever started us has no child to wait for
+        os._exit(0)  # the process that started us has no child to wait for
     os.setsid()
     if not sys.flags.safe_path:
         del sys.path[0]
@@ -291,7 +303,7 @@ def main(arguments: list[str]) -> None:
         idle = float(os.environ.get(zygote_client.IDLE_VARIABLE) or _IDLE)
         fork_cleanup.remember(_origin(interpreter, Path(cache)))
         _check()
-    except Exception as error:  # whatever it is, the next starter is to be told
+    except Exception as error:  # whatever it is, the next client gets it as the reason
         traceback.print_exc()
         excuse.write_text(str(error) or type(error).__name__)
         return

@@ -1,4 +1,4 @@
-"""What is put in place before the user's first line, so that a rank can be recovered live."""
+"""Hooks that are set before the program starts, so that a rank can be recovered live."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def when_distributed(then: Callable[[ModuleType], None]) -> None:
         then(module)
         return
     _waiting.append(then)
-    if len(_waiting) == 1:  # two who look for one module would send each other to look
+    if len(_waiting) == 1:  # two finders for one module would call each other
         when_imported(_MODULE, _arrived)
 
 

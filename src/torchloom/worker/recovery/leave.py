@@ -23,7 +23,7 @@ from torchloom.worker.recovery.group_hooks import one_prefix, when_distributed
 _TASKS = Path("/proc/self/task")
 _WORKER, _LOOP = "pt_gloo_runloop", "gloo_tcp_loop"  # threads that run collectives, and that read
 _FUTEX = ("202", "98")  # the number of that call: x86-64, arm64
-_MOST = 2.0  # seconds; who is in the middle of something by then is left alone
+_MOST = 2.0  # seconds; a thread that is busy by then is left alone
 _PAUSE = 0.001
 _SPUN = 5_000_000  # ns in which the loop has read all there is; it does not rest meanwhile
 _UNREAD = 0.15  # seconds after which it is not waited for any more
@@ -50,12 +50,12 @@ _alone = threading.Lock()
 
 
 class _Unknown(Exception):
-    """This torch is not built as we know it."""
+    """This build of torch is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """What a thread does: whether it sleeps, and on which buffer if so."""
+    """Whether a thread sleeps, and on which buffer."""
 
     is_asleep: bool = False
     buffer: int = 0
@@ -66,7 +66,7 @@ def end_waits(
 ) -> None:
     """Have these threads raise where they wait for peers, whose connections have been shut down.
 
-    Comes back when those that run collectives have nothing to do, or nobody wants it any more.
+    Returns when those that run collectives have nothing to do, or when it is no longer wanted.
     """
     with _alone, contextlib.suppress(_Unknown, OSError):
         gloo, names = _gloo(), {one: _name(one) for one in threads}
@@ -79,7 +79,7 @@ def end_waits(
             if is_settled():
                 for one, seen in now.items():
                     if seen.buffer and before.get(one) == seen and is_wanted():
-                        gloo.tell(seen.buffer)
+                        gloo.signal(seen.buffer)
                 workers = (seen for one, seen in now.items() if names[one] == _WORKER)
                 if not any(seen.buffer for seen in now.values()) and all(
                     seen.is_asleep for seen in workers
@@ -97,7 +97,7 @@ def threads() -> frozenset[int]:
 
 
 def _settling(loops: Iterable[int], is_open: Callable[[], bool]) -> Callable[[], bool]:
-    """Return what tells whether gloo has seen to all that it does see."""
+    """Return a function: has gloo's loop handled all events that it has seen?"""
     begun, ran = time.monotonic(), sum(map(_ran, loops))
 
     def is_settled() -> bool:
@@ -146,7 +146,7 @@ def _ran(thread: int) -> int:
 
 
 class _Gloo:
-    """What torch's gloo, and the library under it, let be called."""
+    """The functions of torch's gloo, and of the library below it, that are called here."""
 
     def __init__(self) -> None:
         import torch
@@ -164,8 +164,8 @@ class _Gloo:
             raise _Unknown(str(error)) from error
         self._new.restype = ctypes.c_void_p
 
-    def tell(self, buffer: int) -> None:
-        """Have whoever waits for a buffer raise."""
+    def signal(self, buffer: int) -> None:
+        """Make the thread that waits for a buffer raise."""
         held = self._exception()
         self._signal(ctypes.c_void_p(buffer), ctypes.byref(held))  # and takes it
 
@@ -189,7 +189,7 @@ _current: "list[DefaultGroup]" = []
 
 
 class NotMet(Failure):
-    """The members of a group did not come together."""
+    """The members of a group did not meet."""
 
     code = "not_met"
 
@@ -206,7 +206,7 @@ class DefaultGroup:
     def opened(cls, make: Callable[[], None]) -> "DefaultGroup":
         """Make the group and note what that opens."""
         group = cls()
-        _current[:] = [group]  # from now on: making it may take as long as a dead member lets it
+        _current[:] = [group]  # already now: with a dead member its creation may take long
         try:
             with one_prefix():
                 make()
@@ -218,7 +218,7 @@ class DefaultGroup:
         return group
 
     def free(self) -> None:
-        """Have a collective that waits for somebody raise, and every one after it; any thread may.
+        """Make a waiting collective raise, and every one after it; from any thread.
 
         Gloo's own abort does not interrupt; connections that are shut down do. They are not closed:
         gloo owns them.
@@ -227,7 +227,7 @@ class DefaultGroup:
         self._interrupt({*self._threads, os.getpid()}, lambda: self in _current)
 
     def leave(self) -> None:
-        """Destroy the group; the members notice at once. Models that are joined by it go before.
+        """Destroy the group; the members notice at once. Drop the models that use it before.
 
         A model or a traceback that still holds it keeps its threads, but no member waiting.
         """
@@ -254,7 +254,7 @@ class DefaultGroup:
         group = module.group.WORLD
         names = str(module.get_backend(group))
         if "nccl" in names and hasattr(group, "abort"):  # its connections are its own
-            with contextlib.suppress(RuntimeError):  # nothing of it was used yet
+            with contextlib.suppress(RuntimeError):  # it was not used yet
                 group.abort()
         if "gloo" in names and self._opened is not None:
             end_waits(threads, self._is_open, is_wanted)
@@ -263,7 +263,7 @@ class DefaultGroup:
         return self._opened if self._opened is not None else _open_sockets() - self._before
 
     def _is_open(self) -> bool:
-        """Tell whether gloo still has a connection of this group."""
+        """Return whether gloo still has a connection of this group."""
         for number, inode in self._sockets():
             with contextlib.suppress(OSError), _borrowed(number, inode) as one:
                 if _is_connection(one):
@@ -272,7 +272,7 @@ class DefaultGroup:
 
 
 def is_collective_error(error: BaseException) -> bool:
-    """Tell whether an exception, or what led to it, may come from a group, and so from a peer."""
+    """Return whether an exception, or what led to it, may come from a group, and so from a peer."""
     seen: list[BaseException] = []
     one: BaseException | None = error
     while one is not None and one not in seen:
@@ -284,7 +284,7 @@ def is_collective_error(error: BaseException) -> bool:
 
 
 def watch() -> None:
-    """Note the group that the program makes by itself; to be called before its first line."""
+    """Note the group that the program makes by itself; to be called before it starts."""
     when_distributed(_take_over)
 
 
@@ -296,19 +296,19 @@ def current() -> DefaultGroup | None:
 
 
 def free() -> None:
-    """Free whoever waits in the default group, or in making it; any thread may."""
+    """Interrupt waiting in the default group, or in its creation; from any thread."""
     for group in _current[:]:
         group.free()
 
 
 def has_more_groups() -> bool:
-    """Tell whether there are groups besides the default one."""
+    """Return whether there are groups besides the default one."""
     world = getattr(sys.modules.get(_MODULE), "_world", None)
     return len(getattr(world, "pg_map", ())) > 1
 
 
 def _is_of_a_group(error: BaseException) -> bool:
-    """Judge one exception: NCCL and TCP stores have types of their own, gloo has words only."""
+    """Judge one exception: NCCL and TCP stores have types of their own, gloo has texts only."""
     if isinstance(error, NotMet):
         return True
     known = getattr(sys.modules.get(_PACKAGE), "DistError", ())
@@ -334,9 +334,9 @@ def _open_sockets() -> frozenset[_Socket]:
     found = set()
     for name in os.listdir(_FOLDER):
         with contextlib.suppress(OSError):  # the folder's own, closed by now
-            told = os.fstat(int(name))
-            if stat.S_ISSOCK(told.st_mode):
-                found.add((int(name), told.st_ino))
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(name), status.st_ino))
     return frozenset(found)
 
 

@@ -1,7 +1,7 @@
-"""A rank's part in the talk about who trains: what it says, what it waits for, whom it believes.
+"""A rank's side of the membership protocol: what it sends, and what it waits for.
 
-It decides nothing but whose an exception is. Whatever waits here is said again every half second,
-and ends as soon as a newer generation is heard of.
+It decides nothing but what caused an exception. A request is repeated every half second until it is
+answered, or until a newer generation is announced.
 """
 
 import threading
@@ -28,92 +28,99 @@ from torchloom.messages.membership import (
     Transfer,
 )
 from torchloom.messages.plane import Head, Message
-from torchloom.rules.membership.faults import PATIENCE, FaultOwner, GenerationNews, whose
+from torchloom.rules.membership.faults import PATIENCE, FaultOwner, GenerationNews, fault_owner
 
-EVERY = 5.0  # seconds between two tellings of what holds
-_MOST = 64  # words that wait for a connection; the newest ones count
+EVERY = 5.0  # seconds after which a standing message is sent again
+_MOST = 64  # messages that wait for a connection; older ones are dropped
 RESEND = 0.5
-ALONE = 60.0  # seconds without a word of a weaver, after which the end of a loop is gone past
+ALONE = 60.0  # seconds without an answer, after which a rank leaves the end of its loop
 _LONGEST = 500  # characters of why
 
 
 class MembershipOutbox:
-    """What is to be said; the link's thread takes it out."""
+    """Messages to be sent; the link's thread takes them out."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._frames: deque[bytes] = deque(maxlen=_MOST)
         self._standing: bytes | None = None
-        self._next_telling = 0.0
+        self._resend_at = 0.0
 
-    # Anybody.
+    # In any thread.
 
-    def say(self, message: Message) -> None:
-        """Have a word sent at once; never waits."""
+    def send(self, message: Message) -> None:
+        """Send a message soon; never waits."""
         self._frames.append(frame(message))
         self._wake()
 
-    def hold(self, message: Message | None) -> None:
-        """Say a word, and go on saying it until another takes its place, or none."""
+    def keep_sending(self, message: Message | None) -> None:
+        """Send a message again and again, until another one, or None, replaces it."""
         self._standing = None if message is None else frame(message)
-        self._next_telling = time.monotonic() + EVERY
+        self._resend_at = time.monotonic() + EVERY
         if message is not None:
-            self.say(message)
+            self.send(message)
 
     def repeat(self) -> None:
-        """Say once more what holds."""
-        self._tell()
+        """Send the standing message once more."""
+        self._append_standing()
         self._wake()
 
-    # The link's thread.
+    # In the link's thread.
 
     def connected(self) -> None:
-        """Begin a connection: what was to be said on the one before is old."""
+        """Start a connection: what was to be sent on the one before is outdated."""
         self._frames.clear()
-        self._tell()
+        self._append_standing()
 
-    def look(self) -> None:
-        """Say again what holds, now and then."""
-        if self._standing is not None and time.monotonic() >= self._next_telling:
-            self._tell()
+    def resend_if_due(self) -> None:
+        """Send the standing message again, now and then."""
+        if self._standing is not None and time.monotonic() >= self._resend_at:
+            self._append_standing()
 
     def take(self) -> bytes | None:
-        """Return the word to be sent now, if there is one."""
+        """Return the frame to be sent now, if there is one."""
         return self._frames.popleft() if self._frames else None
 
     def __bool__(self) -> bool:
         return bool(self._frames)
 
-    def _tell(self) -> None:
+    def _append_standing(self) -> None:
         standing = self._standing
-        self._next_telling = time.monotonic() + EVERY
+        self._resend_at = time.monotonic() + EVERY
         if standing is not None:
             self._frames.append(standing)
 
 
-class MembershipLine:
-    """Both directions for the training thread, which waits here for what the link's thread hears.
+class MembershipLink:
+    """Both directions for the training thread, which waits for what the link's thread receives.
 
-    `over` is called in the link's thread when a newer generation than any before is heard of.
+    `on_newer` is called in the link's thread when a newer generation than any before is announced.
     """
 
     def __init__(
-        self, words: MembershipOutbox, generation: int, over: Callable[[int], None] = lambda _: None
+        self,
+        outbox: MembershipOutbox,
+        generation: int,
+        on_newer: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.newest = generation  # generation that was heard of
+        self.newest = generation  # that was announced
         self.training = -1  # the one that this rank trains in
-        self.over = over
-        self._words = words
-        self.say = words.say
-        self.hold = words.hold
-        self._heard: deque[Message] = deque(maxlen=_MOST)
+        self._on_newer = on_newer
+        self._outbox = outbox
+        self.send = outbox.send
+        self.keep_sending = outbox.keep_sending
+        self._received: deque[Message] = deque(maxlen=_MOST)
         self._changed = threading.Condition()
 
-    def hear(self, message: Message) -> None:
-        """Take in what the weaver says; of older generations nothing counts."""
+    def watch(self, on_newer: Callable[[int], None]) -> None:
+        """Call this when a newer generation is announced."""
+        self._on_newer = on_newer
+
+    def receive(self, message: Message) -> None:
+        """Handle a message of the weaver; those of older generations are dropped."""
         generation = message.head.generation
         if isinstance(message, Go) and generation == self.training:
-            self._words.repeat()  # our word that we do was lost
+            self._outbox.repeat()  # our report was lost
             return
         with self._changed:
             if generation < self.newest:
@@ -123,39 +130,39 @@ class MembershipLine:
             )
             if is_news:
                 self.newest = generation
-                self._heard.clear()
-            self._heard.append(message)
+                self._received.clear()
+            self._received.append(message)
             self._changed.notify_all()
         if is_news:
-            self.over(generation)
+            self._on_newer(generation)
 
     def next(self, timeout: float) -> Message | None:
-        """Return what was heard next; nothing after so many seconds."""
+        """Return the next message; None after so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._heard), max(0.0, timeout))
-            return self._heard.popleft() if self._heard else None
+            self._changed.wait_for(lambda: bool(self._received), max(0.0, timeout))
+            return self._received.popleft() if self._received else None
 
     def forget(self) -> None:
-        """Let go of what was heard before a question is asked."""
+        """Drop what was received before a request is sent."""
         with self._changed:
-            self._heard.clear()
+            self._received.clear()
 
 
 class MembershipPort(Protocol):
-    """Both directions of the talk; see `talking.Line`."""
+    """What a member needs of a `MembershipLink`."""
 
     newest: int
     training: int
 
-    def say(self, message: Message) -> None: ...
-    def hold(self, message: Message | None) -> None: ...
+    def send(self, message: Message) -> None: ...
+    def keep_sending(self, message: Message | None) -> None: ...
     def next(self, timeout: float) -> Message | None: ...
     def forget(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class RankStanding:
-    """Where a rank stands between two generations."""
+class RankPosition:
+    """How far a rank is between two generations."""
 
     applied: int | None
     pages: tuple[int, ...] = ()
@@ -167,99 +174,99 @@ class Member:
 
     def __init__(
         self,
-        line: MembershipPort,
+        link: MembershipPort,
         head: Head,
         is_new: bool = False,
         clock: Callable[[], float] = time.monotonic,
         is_known: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.line = line
-        self._is_known = is_known  # whether a weaver has ever said a word to this rank
+        self.link = link
+        self._is_known = is_known  # whether a weaver has ever sent something to this rank
         self.generation = head.generation - 1 if is_new else head.generation
         self._head = head
         self._clock = clock
 
     @property
     def is_over(self) -> bool:
-        """Tell whether a newer generation is called together than the one this rank is in."""
-        return self.line.newest > self.generation
+        """Return whether a newer generation is announced than the one this rank is in."""
+        return self.link.newest > self.generation
 
     def train(self, step: int, why: str = "") -> None:
-        """Say that this rank trains from a step on; said on and on, since nobody answers."""
-        self.line.training = self.generation
-        self.line.hold(Training(self._at(self.generation), step, why[:_LONGEST]))
+        """Report that this rank trains from a step on; repeated, since there is no answer."""
+        self.link.training = self.generation
+        self.link.keep_sending(Training(self._at(self.generation), step, why[:_LONGEST]))
 
-    def whose(self, step: int, is_collective: bool, why: str) -> FaultOwner:
-        """Ask whose an exception is, and wait until that is known."""
-        line, begun = self.line, self._clock()
-        word = Broke(self._at(self.generation), step, is_collective, why[:_LONGEST])
-        line.forget()
-        heard, said = GenerationNews.NOTHING, -RESEND
+    def fault_owner(self, step: int, is_collective: bool, why: str) -> FaultOwner:
+        """Ask what caused an exception, and wait until that is known."""
+        link, begun = self.link, self._clock()
+        message = Broke(self._at(self.generation), step, is_collective, why[:_LONGEST])
+        link.forget()
+        news, sent = GenerationNews.NOTHING, -RESEND
         while True:
-            heard = GenerationNews.OVER if self.is_over else heard
+            news = GenerationNews.OVER if self.is_over else news
             waited = self._clock() - begun
-            if (verdict := whose(heard, waited, is_collective)) is not FaultOwner.OPEN:
+            if (verdict := fault_owner(news, waited, is_collective)) is not FaultOwner.OPEN:
                 return verdict
-            if waited - said >= RESEND:
-                line.say(word)
-                said = waited
+            if waited - sent >= RESEND:
+                link.send(message)
+                sent = waited
             left = PATIENCE - waited
-            if isinstance(line.next(min(RESEND, left) if left > 0 else RESEND), LetStand):
-                heard = GenerationNews.STANDS
+            if isinstance(link.next(min(RESEND, left) if left > 0 else RESEND), LetStand):
+                news = GenerationNews.STANDS
 
-    def meet(self, standing: Callable[[], RankStanding]) -> Transfer:
-        """Say where this rank stands for the newest generation, until it is told how to go on."""
-        self.line.hold(None)
+    def meet(self, position: Callable[[], RankPosition]) -> Transfer:
+        """Report this rank's position for the newest generation, until it gets its part."""
+        self.link.keep_sending(None)
         while True:
-            generation, now = max(self.line.newest, self.generation), standing()
-            word = Arrived(self._at(generation), now.applied, now.pages, now.why[:_LONGEST])
-            heard = self._insist(word, Transfer)
-            if isinstance(heard, Transfer):
-                self.generation = heard.head.generation
-                return heard
+            generation, now = max(self.link.newest, self.generation), position()
+            message = Arrived(self._at(generation), now.applied, now.pages, now.why[:_LONGEST])
+            answer = self._request(message, Transfer)
+            if isinstance(answer, Transfer):
+                self.generation = answer.head.generation
+                return answer
 
     def is_restored(self, seconds: float, taken: int) -> bool:
-        """Say that this rank has all it needs; tell whether it may train: not if others broke."""
-        word = Restored(self._at(self.generation), seconds, taken)
-        return self._insist(word, Go) is not None
+        """Report that this rank has all it needs; return whether it may train."""
+        message = Restored(self._at(self.generation), seconds, taken)
+        return self._request(message, Go) is not None
 
     def refuse(self, why: str) -> None:
-        """Say that this rank could not take what it was given, until the next generation."""
-        self._insist(NotRestored(self._at(self.generation), why[:_LONGEST]))
+        """Report that this rank could not take what it was given, until the next generation."""
+        self._request(NotRestored(self._at(self.generation), why[:_LONGEST]))
 
     def has_finished(self, step: int) -> bool:
-        """Say that no step is left; tell whether that is so for all, or nobody can be asked.
+        """Report that no step is left; return whether that is so for all, or no weaver answers.
 
         Otherwise one of the others is lost, and this rank is needed.
         """
-        self.line.hold(None)
-        self.line.forget()
-        word = Finished(self._at(self.generation), step)
-        self._insist(word, Release, patience=ALONE if self._is_known() else PATIENCE)
+        self.link.keep_sending(None)
+        self.link.forget()
+        message = Finished(self._at(self.generation), step)
+        self._request(message, Release, patience=ALONE if self._is_known() else PATIENCE)
         return not self.is_over
 
     def leave(self, step: int) -> None:
-        """Say that the program goes on behind its steps by itself: it waits for nobody."""
-        self.line.training = -1
-        self.line.hold(Finished(self._at(self.generation), step))
+        """Report that the program has left its loop by itself, and does not wait for the others."""
+        self.link.training = -1
+        self.link.keep_sending(Finished(self._at(self.generation), step))
 
-    def excuse(self, generation: int, why: str) -> None:
-        """Say that this rank cannot be a member of a generation; in the link's thread, too."""
-        self.line.hold(Arrived(self._at(generation), None, (), why[:_LONGEST]))
+    def decline(self, generation: int, why: str) -> None:
+        """Report that this rank cannot be a member of a generation; in the link's thread, too."""
+        self.link.keep_sending(Arrived(self._at(generation), None, (), why[:_LONGEST]))
 
-    def _insist(
-        self, word: Message, *answers: type[Message], patience: float = float("inf")
+    def _request(
+        self, message: Message, *answers: type[Message], patience: float = float("inf")
     ) -> Message | None:
-        """Say a word until it is answered; nothing when a newer generation is called together."""
-        line, deadline = self.line, self._clock() + patience
-        generation = word.head.generation
-        while line.newest <= generation and (now := self._clock()) < deadline:
-            line.say(word)
+        """Send a message until it is answered; None when a newer generation is announced."""
+        link, deadline = self.link, self._clock() + patience
+        generation = message.head.generation
+        while link.newest <= generation and (now := self._clock()) < deadline:
+            link.send(message)
             again = now + RESEND
-            while line.newest <= generation and (left := again - self._clock()) > 0:
-                heard = line.next(left)
-                if isinstance(heard, answers) and heard.head.generation == generation:
-                    return heard
+            while link.newest <= generation and (left := again - self._clock()) > 0:
+                answer = link.next(left)
+                if isinstance(answer, answers) and answer.head.generation == generation:
+                    return answer
         return None
 
     def _at(self, generation: int) -> Head:

@@ -1,4 +1,4 @@
-"""What only one rank knows, as it was after the forward pass of its last steps, for its next life.
+"""A rank's private state after the forward pass of its last steps, for its next process.
 
 A page is a file in shared memory, so it is there when its process was killed. One that was being
 written then is known by its hash, which covers everything in it; the pages of other steps are in
@@ -38,7 +38,7 @@ _MASK = (1 << 64) - 1
 
 
 class OwnPages:
-    """One rank's pages, in a folder that outlives its process and belongs to one life at a time.
+    """One rank's pages, in a folder that outlives its process and belongs to one process at a time.
 
     What the life before has left is this one's; what older ones have left is forgotten.
     """
@@ -55,7 +55,7 @@ class OwnPages:
         partial.replace(folder / _LIFE)
 
     def write(self, step: int, own: State) -> None:
-        """Keep a state as that of this step; what was there for the third step before it goes.
+        """Write the state of this step; it replaces that of the third step before.
 
         OSError where there is no room for it.
         """
@@ -70,24 +70,24 @@ class OwnPages:
         return tuple(sorted(step for slot in self._slots if (step := slot.step()) is not None))
 
     def read(self, step: int) -> State | None:
-        """Return the state of a step, on the CPU; nothing if it is not there or is damaged."""
+        """Return the state of a step, on the CPU; None if it is missing or damaged."""
         return self._slots[slot_of(step)].read(step)
 
     def drop_after(self, step: int) -> None:
-        """Forget the pages of later steps."""
+        """Invalidate the pages of later steps."""
         for slot in self._slots:
             found = slot.step()
             if found is None or found > step:
                 slot.forget()
 
     def close(self) -> None:
-        """Let go of the memory; the pages stay."""
+        """Release the memory; the pages stay."""
         for slot in self._slots:
             slot.close()
 
 
 class _Plan:
-    """Where everything lies in a page that has tensors of these kinds."""
+    """The layout of a page that has tensors of these kinds."""
 
     def __init__(self, kinds: Sequence[Kind], room: int) -> None:
         self.kinds = list(kinds)
@@ -120,8 +120,8 @@ class _Slot:
                 torch._foreach_copy_(self._views, packed.tensors)
         memory[plan.plain : end] = packed.plain
         sizes = len(plan.text), plan.tensors, len(packed.plain)
-        told = _hash(step, sizes, memory[_BEGIN:end])
-        _HEAD.pack_into(memory, 0, _MAGIC, step, *sizes, told)
+        checksum = _hash(step, sizes, memory[_BEGIN:end])
+        _HEAD.pack_into(memory, 0, _MAGIC, step, *sizes, checksum)
 
     def step(self) -> int | None:
         """Return the step of the page if it is whole."""
@@ -142,7 +142,7 @@ class _Slot:
         self._memory = self._plan = None
 
     def _lay_out(self, plan: _Plan) -> None:
-        """Have memory for pages of this plan; all of it is there, or it is an OSError now."""
+        """Allocate all memory for pages of this plan now, or raise OSError."""
         self.close()
         self.forget()
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -167,11 +167,11 @@ class _Slot:
             return None
         if len(data) < _BEGIN:
             return None
-        magic, step, *sizes, told = _HEAD.unpack_from(data)
+        magic, step, *sizes, checksum = _HEAD.unpack_from(data)
         content = _Content(data, *sizes)
         if magic != _MAGIC or content.end > len(data):
             return None
-        is_whole = _hash(step, sizes, data[_BEGIN : content.end]) == told
+        is_whole = _hash(step, sizes, data[_BEGIN : content.end]) == checksum
         return (step, content) if is_whole else None
 
 

@@ -1,6 +1,6 @@
-"""How a training goes on with other members: leave, meet, take what is given, train again.
+"""How a rank continues with other members: leave, meet, take what is given, train again.
 
-The protocol is `live/member.py`'s, the moves are its neighbours'; here they are put in order.
+`membership` has the protocol, `transfer.moves` moves the states; this module puts them in order.
 """
 
 import gc
@@ -22,7 +22,7 @@ from torchloom.worker import environment
 from torchloom.worker.environment import GENERATION_VARIABLE
 from torchloom.worker.recovery import leave, standin
 from torchloom.worker.recovery.leave import DefaultGroup, NotMet
-from torchloom.worker.recovery.membership import Member, MembershipLine, RankStanding
+from torchloom.worker.recovery.membership import Member, MembershipLink, RankPosition
 from torchloom.worker.recovery.pages import OwnPages
 from torchloom.worker.recovery.transfer.moves import NotTaken, Taken, give_and_take
 from torchloom.worker.run import agreement
@@ -30,9 +30,9 @@ from torchloom.worker.run.tracked_state import State, TrackedState
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 _FILE, _TCP = "file://", "tcp://"
-_PAUSE = 0.001  # seconds between two looks for the others
+_PAUSE = 0.001  # seconds between two checks for the others
 _CONNECT = 10.0  # seconds for members that were all there a moment ago
-_TIMEOUT = 1800.0  # seconds of a collective, where the job says nothing of hangs
+_TIMEOUT = 1800.0  # seconds of a collective, where the job sets no limit for hangs
 _ADDED_UP = "gradients are added up over several steps"
 _LEFT = "the program has left its loop by itself"
 
@@ -41,7 +41,7 @@ _dist: Any = torch.distributed  # torch declares no types for its stores
 
 
 def never() -> bool:
-    """Tell that a generation is not over."""
+    """Return False: the generation is not over."""
     return False
 
 
@@ -56,16 +56,16 @@ def join(
 ) -> DefaultGroup:
     """Return the group of all members, once they are there.
 
-    `timeout` is for the group's collectives. Whoever waits for the others asks `is_over` all the
-    time: a member that dies on its way never comes.
+    `timeout` is for the group's collectives. While it waits for the others it checks `is_over` all
+    the time: a member that dies meanwhile never comes.
     """
     found = _store(store, patience)
     _meet(found, rank, world_size, is_over, time.monotonic() + patience)
-    words = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend  # states travel over gloo
+    backends = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend  # states travel over gloo
 
     def make() -> None:
         _dist.init_process_group(
-            words,
+            backends,
             store=found,
             rank=rank,
             world_size=world_size,
@@ -115,10 +115,10 @@ def _meet(
 
 
 class RecoverableRun(Protocol):
-    """What is put back when a step is taken again: a training, as seen from here."""
+    """The training whose state is restored when a step is repeated."""
 
     things: TrackedState
-    unfit: str  # why a newcomer cannot be one, if so
+    unfit: str  # why it cannot be a newcomer, if so
 
     def common(self) -> State: ...
     def private(self) -> State: ...
@@ -128,10 +128,10 @@ class RecoverableRun(Protocol):
 
 
 class RankRecovery:
-    """One rank's way through the generations of its job."""
+    """Live recovery in one rank: its way from one generation of its job to the next."""
 
     def __init__(
-        self, course: RecoverableRun, threadlet: Threadlet, line: MembershipLine, pages: OwnPages
+        self, course: RecoverableRun, threadlet: Threadlet, link: MembershipLink, pages: OwnPages
     ) -> None:
         self.is_new = standin.is_on()
         self.is_live = False  # whether an exception may be a peer's
@@ -139,27 +139,27 @@ class RankRecovery:
         self._threadlet = threadlet
         self._pages = pages
         self._member = Member(
-            line, threadlet.identity.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
+            link, threadlet.identity.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
         )
         self._backend = agreement.backend()
         self._group: leave.DefaultGroup | None = None
         self._has_left = False
         self._applied: int | None = None  # steps; none without a whole state
-        line.over = self._called
+        link.watch(self._generation_over)
 
     @property
     def is_over(self) -> bool:
-        """Tell whether members change: what is under way is left at the next boundary."""
+        """Return whether members change: the step under way is left at the next boundary."""
         return self._member.is_over
 
     def loop(self) -> int:
-        """Return which loop the life before was in by its last page; 0 if it left none."""
+        """Return the loop that the rank's process before was in by its last page; 0 without one."""
         steps = self._pages.steps()
         page = self._pages.read(steps[-1]) if steps else None
         return int(page["loop"]) if page else 0
 
     def begin(self, step: int) -> None:
-        """Before the first step of a loop: say that this rank trains, and whether it is live."""
+        """Report before the first step of a loop that this rank trains, and whether it is live."""
         self._group = leave.current()
         why = _unfit(self._course.things, self._group)
         self._has_left = False
@@ -167,13 +167,13 @@ class RankRecovery:
         self._member.train(step, why or ("" if self.is_live else "its page cannot be written"))
 
     def note(self, step: int) -> None:
-        """Write the page of a step: what this rank alone knows, as it is before the way back."""
+        """Write the page of a step: this rank's private state before the backward pass."""
         if self.is_live and not self._has_page(step):
             self.is_live = False
             self._member.train(step, "its page cannot be written")
 
     def recover(self, step: int, error: BaseException | None) -> int:
-        """Deal with what came in the way of a step; return the one to go on at.
+        """Handle what interrupted a step; return the step to continue at.
 
         An exception that is the program's own is raised.
         """
@@ -189,22 +189,22 @@ class RankRecovery:
         return self._rejoin(begun, why)
 
     def arrive(self) -> int:
-        """Come to the others as a newcomer; return the step they are at."""
+        """Join the others as a newcomer; return the step they are at."""
         used = standin.used()
-        why = f"its set-up uses {used}, which the others are long past" if used else ""
+        why = f"its set-up uses {used}, which the others are past" if used else ""
         start = self._rejoin(time.monotonic(), self._course.unfit or why)
         self.is_new = False
         return start
 
     def has_finished(self, step: int) -> bool:
-        """Wait until no rank has a step left; tell if one of the others is lost meanwhile."""
+        """Wait until no rank has a step left; return False if another rank is lost meanwhile."""
         if self.is_live and not self._member.has_finished(step):
             return False
         self.is_live, self._has_left = False, True
         return True
 
     def leave(self, step: int) -> None:
-        """Let the program go on behind its loop, which it has left by itself."""
+        """Report that the program has left its loop by itself."""
         if self.is_live:
             self.is_live, self._has_left = False, True
             self._member.leave(step)
@@ -212,7 +212,7 @@ class RankRecovery:
     def _judge(self, step: int, error: BaseException) -> None:
         is_collective = leave.is_collective_error(error)
         why = f"{type(error).__name__}: {error}"
-        if self._member.whose(step, is_collective, why) is FaultOwner.OWN:
+        if self._member.fault_owner(step, is_collective, why) is FaultOwner.OWN:
             self.is_live = False
             raise error
 
@@ -221,27 +221,27 @@ class RankRecovery:
     def _rejoin(self, begun: float, why: str) -> int:
         while True:
             self._leave()
-            transfer = self._member.meet(lambda: self._standing(why))
+            transfer = self._member.meet(lambda: self._position(why))
             taken = self._take_part(transfer)
             if taken is None:
                 continue
             seconds = round(time.monotonic() - begun, 6)
             if self._member.is_restored(seconds, taken.taken):
                 break
-        self._tell(transfer, seconds, taken.taken)
+        self._report(transfer, seconds, taken.taken)
         self._threadlet.boundary.disturb(False)
-        if self._member.is_over:  # heard just now
+        if self._member.is_over:  # announced just now
             self._threadlet.boundary.disturb(True)
         self._enter(StepPhase.STEP)
         self.is_live = True
         self._member.train(transfer.start)
         return transfer.start
 
-    def _standing(self, why: str) -> RankStanding:
-        return RankStanding(self._applied, self._pages.steps(), why)
+    def _position(self, why: str) -> RankPosition:
+        return RankPosition(self._applied, self._pages.steps(), why)
 
     def _leave(self) -> None:
-        """Drop all that holds on to the group, then the group."""
+        """Drop all that refers to the group, then the group."""
         for model in self._course.things.models.values():
             model.drop()
         self._course.things.drop_gradients()
@@ -254,15 +254,15 @@ class RankRecovery:
         self._threadlet.settle()
 
     def _take_part(self, transfer: Transfer) -> Taken | None:
-        """Join the others and take what is given; nothing where that could not be done."""
+        """Join the others and take what is given; None where that failed."""
         try:
             self._join(transfer)
             taken = self._taken(transfer)
             self._put(transfer, taken)
-        except Exception as error:  # whatever it is, the weaver decides how to go on without it
+        except Exception as error:  # the weaver decides how to continue without it
             _release(error)
             if not self._member.is_over:
-                sys.stderr.write(f"loom: cannot go on in generation {_of(transfer)}: {error}\n")
+                sys.stderr.write(f"loom: cannot continue in generation {_of(transfer)}: {error}\n")
                 self._member.refuse(f"{type(error).__name__}: {error}")
             return None
         return taken
@@ -271,23 +271,23 @@ class RankRecovery:
         seat, member = self._threadlet.identity, self._member
         limit = seat.hang.get("limit")
         timeout = float(limit) if isinstance(limit, int | float) and limit > 0 else _TIMEOUT
-        told = seat.rank, seat.world_size, self._backend, timeout
-        self._group = join(transfer.store, *told, is_over=lambda: member.is_over)
-        if member.is_over:  # heard while it was made
+        where = seat.rank, seat.world_size, self._backend, timeout
+        self._group = join(transfer.store, *where, is_over=lambda: member.is_over)
+        if member.is_over:  # announced while it was made
             self._group.free()
 
     def _taken(self, transfer: Transfer) -> Taken:
         seat = self._threadlet.identity
-        told = transfer.given, seat.rank, transfer.nodes, _folder(seat.page), _of(transfer)
+        what = transfer.given, seat.rank, transfer.nodes, _folder(seat.page), _of(transfer)
         own = self._course.things.parameters() if self.is_new else ()
-        return give_and_take(*told, self._course.common, self._known, own)
+        return give_and_take(*what, self._course.common, self._private_of, own)
 
-    def _known(self, step: int) -> State:
-        """Return what this rank alone knew after a step, for one that has lost its own."""
+    def _private_of(self, step: int) -> State:
+        """Return this rank's private state after a step, for a rank that has lost its own."""
         return self._pages.read(step) or self._course.private()
 
     def _put(self, transfer: Transfer, taken: Taken) -> None:
-        """Have what was given, and be a member of the generation."""
+        """Load what was given, and become a member of the generation."""
         start, rank = transfer.start, self._threadlet.identity.rank
         own = {given.what: given.step for given in transfer.given if given.target == rank}
         private = taken.private
@@ -297,7 +297,7 @@ class RankRecovery:
         if private is None and not (start == 0 and self.is_new):
             raise NotTaken(f"the page of step {start - 1} of rank {rank} is damaged")
         if taken.shared is not None:
-            self._applied = None  # whoever breaks off now has half of two states
+            self._applied = None  # from here to the end the state is half of two
         self._course.rejoin(start, _of(transfer), taken.shared)
         self._applied = start
         for model in self._course.things.models.values():
@@ -308,7 +308,7 @@ class RankRecovery:
         environment.export({GENERATION_VARIABLE: str(_of(transfer))})  # for child processes
         self._threadlet.move_on(_of(transfer), transfer.store)
 
-    def _tell(self, transfer: Transfer, seconds: float, taken: int) -> None:
+    def _report(self, transfer: Transfer, seconds: float, taken: int) -> None:
         facts: dict[str, Any] = {"step": transfer.start, "seconds": seconds, "taken": taken}
         self._threadlet.event("rejoined", facts)
 
@@ -318,28 +318,28 @@ class RankRecovery:
     def _has_page(self, step: int) -> bool:
         try:
             self._pages.write(step, self._course.private())
-        except Exception as error:  # no room, a state that cannot be written: go on without
+        except Exception as error:  # no room, a state that cannot be written: continue without
             sys.stderr.write(f"loom: no page of step {step}, a loss means a restart: {error}\n")
             return False
         return True
 
     # In the link's thread.
 
-    def _called(self, generation: int) -> None:
-        """Have the training thread come out of whatever it waits for in the old group."""
+    def _generation_over(self, generation: int) -> None:
+        """Interrupt the training thread where it waits in the old group."""
         if self._has_left:
-            self._member.excuse(generation, _LEFT)
+            self._member.decline(generation, _LEFT)
             return
         self._threadlet.boundary.disturb(True)
         leave.free()
 
 
 def opened(course: RecoverableRun, threadlet: Threadlet) -> RankRecovery | None:
-    """Return a rank's way through generations; nothing where it has nobody to ask."""
-    seat, line = threadlet.identity, threadlet.open_membership()
-    if line is None or not seat.page:
+    """Return a rank's live recovery; None where it has no agent."""
+    seat, link = threadlet.identity, threadlet.open_membership()
+    if link is None or not seat.page:
         return None
-    return RankRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.start_count))
+    return RankRecovery(course, threadlet, link, OwnPages(seat.own_folder, seat.start_count))
 
 
 def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:
@@ -356,7 +356,7 @@ def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:
 
 
 def _release(error: BaseException | None) -> None:
-    """Let go of all that an exception's frames hold: what joins the ranks is among it."""
+    """Release all that an exception's frames hold: the group is among it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

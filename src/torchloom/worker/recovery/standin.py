@@ -1,4 +1,4 @@
-"""The group of a newcomer while its program sets up: right rank and size, and nobody in it.
+"""The group of a newcomer while its program sets up: right rank and size, without peers.
 
 The others are long past the barriers of their set-up and would never answer. Barriers and DDP's
 constructor pass at once; every other collective is noticed, since what it gives is worthless.
@@ -74,7 +74,7 @@ _here = _Standin()
 
 
 def is_wanted(env: Mapping[str, str]) -> bool:
-    """Tell whether this process is a newcomer."""
+    """Return whether this process is a newcomer."""
     return env.get(VARIABLE) == "1"
 
 
@@ -86,7 +86,7 @@ def install() -> None:
 
 
 def is_on() -> bool:
-    """Tell whether the default group is a stand-in, or will be."""
+    """Return whether the default group is a stand-in, or will be."""
     return _here.is_on
 
 
@@ -106,7 +106,7 @@ def unnoticed() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Give torch back as it was, with no group; whatever was built on the stand-in goes before."""
+    """Restore torch as it was, with no group; drop what was built on the stand-in before."""
     if not _here.is_on:
         return
     _here.is_on = False
@@ -130,7 +130,7 @@ def _take_over(module: ModuleType) -> None:
 
 
 def _put(module: ModuleType, name: str, function: Any) -> None:
-    """Set a function where programs look for it: the package has its own names for all of them."""
+    """Set a function where programs find it: the package has its own names for all of them."""
     setattr(module, name, function)
     package = sys.modules.get(_PACKAGE)
     if package is not None and hasattr(package, name):
@@ -159,7 +159,7 @@ def _passed(name: str, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     _here.muted += 1  # those of torch that are made of others count once
     try:
         return own(*args, **kwargs)
-    except Exception:  # what it gives is worthless: the program is to come to its steps and say so
+    except Exception:  # its result is worthless: the program is to reach its steps and report that
         return None
     finally:
         _here.muted -= 1
@@ -176,7 +176,7 @@ def _begin(
     *_: Any,
     **more: Any,
 ) -> None:
-    """Make a group of this rank alone that looks like all of them."""
+    """Make a group of this rank alone that reports the size of the whole."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     rank = rank if rank >= 0 else int(environment.variables()["RANK"])
@@ -187,9 +187,9 @@ def _begin(
 
 
 def _name(module: ModuleType, backend: str) -> None:
-    """Have the group say that it is of the backend that the program wants."""
+    """Make the group report the backend that the program wants."""
     world = getattr(module, "_world", None)
     group = module.group.WORLD
-    told = getattr(world, "pg_map", {}).get(group)
-    if isinstance(told, tuple) and len(told) == 2:
-        world.pg_map[group] = (backend.lower(), told[1])  # type: ignore[union-attr]
+    known = getattr(world, "pg_map", {}).get(group)
+    if isinstance(known, tuple) and len(known) == 2:
+        world.pg_map[group] = (backend.lower(), known[1])  # type: ignore[union-attr]

@@ -1,1 +1,4 @@
-"""A training that can be left at any step and gone on with: model, data, chance, checkpoints."""
+"""The run API: a training that can stop at any step and resume with the same state.
+
+`run.py` is what programs call; `resumable.py` holds model, data, RNG and checkpoints behind it.
+"""

@@ -1,4 +1,4 @@
-"""What rank 0 tells all others while they set up, and what a rank that comes later is told too."""
+"""Values that all ranks agree on during set-up, also for a rank that joins later."""
 
 import io
 import os
@@ -15,33 +15,34 @@ from torchloom.worker.recovery import standin
 
 
 def together() -> bool:
-    """Tell whether this rank has peers that it can ask."""
+    """Tell whether there is a process group with other ranks."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def gather(number: int) -> list[int]:
-    """Return every rank's number, in rank order; all come here together."""
+    """Return every rank's number, in rank order. A collective call."""
     if not together():
         return [number]
-    told = TorchCollectives().allgather(torch.tensor([number], dtype=torch.int64))
-    return [int(each.item()) for each in told]
+    numbers = TorchCollectives().allgather(torch.tensor([number], dtype=torch.int64))
+    return [int(each.item()) for each in numbers]
 
 
 def backend() -> str:
-    """Return what the ranks speak over; empty for one without peers."""
+    """Return the backend of the process group; empty without other ranks."""
     return str(dist.get_backend()) if together() else ""
 
 
 class BadBroadcast(UserError):
-    """What cannot be told."""
+    """The value cannot be broadcast."""
 
     code = "cannot_tell"
 
 
 class BroadcastValues:
-    """The values of one program's `run.broadcast`, in the order of its calls.
+    """The values of `run.broadcast`, in the order of the calls.
 
-    They are kept for this rank's next life on this node, which runs the same set-up alone.
+    They are kept in a folder for a later process of this rank on this node, which runs the same
+    set-up without its peers.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -49,7 +50,7 @@ class BroadcastValues:
         self._count = 0
 
     def share(self, value: Any) -> tuple[Any, str]:
-        """Return rank 0's value; and, for one that comes later, why it is not, if so."""
+        """Return rank 0's value; for a rank that joins later, also why it is missing, if so."""
         self._count += 1
         if standin.is_on():
             return self._kept_value(value)
@@ -63,7 +64,7 @@ class BroadcastValues:
     def _kept_value(self, value: Any) -> tuple[Any, str]:
         path = self._folder / self._name() if self._folder is not None else None
         if path is None or not path.exists():
-            return value, f"what run.broadcast told in call {self._count} is not on this node"
+            return value, f"the value of call {self._count} of run.broadcast is not on this node"
         return _read(path.read_bytes()), ""
 
     def _keep(self, folder: Path, text: bytes) -> None:
@@ -77,7 +78,7 @@ class BroadcastValues:
 
 
 def _shared(value: Any) -> bytes:
-    """Return rank 0's value as bytes; all come here together."""
+    """Return rank 0's value as bytes. A collective call."""
     text = _written(value) if torch.distributed.get_rank() == 0 else b""
     size = gather(len(text))[0]
     room: Tensor = torch.frombuffer(bytearray(text or bytes(size)), dtype=torch.uint8)
@@ -89,7 +90,7 @@ def _written(value: Any) -> bytes:
     try:
         torch.save(value, file)
         _read(file.getvalue())
-    except Exception as error:  # whatever its parts raise when they are written
+    except Exception as error:  # its objects may raise anything when they are pickled
         what = f"run.broadcast takes plain values and tensors, not a {type(value).__name__}"
         raise BadBroadcast(f"{what}: {error}") from error
     return file.getvalue()

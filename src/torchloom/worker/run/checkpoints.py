@@ -1,4 +1,4 @@
-"""When this rank saves, and what it says with it: the number of a step, a command, the end."""
+"""When a rank saves its part of a checkpoint, and which checkpoint it resumes from."""
 
 import math
 import platform
@@ -29,13 +29,13 @@ from torchloom.worker.run.tracked_state import State
 from torchloom.worker.threadlet.metrics import losses
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-NONE = "1"  # a later life of a run that has saved nothing yet
+NONE = "1"  # a restarted run that has saved nothing yet
 _USELESS = (Damaged, BadManifest, NotCommitted, Incomplete)
-# Copied into the model's tensors; all else is taken as it is, and must not hold on to a file.
+# Copied into the model's tensors; all else is used as it is, and must not keep a file mapped.
 _COPIED = ("shared.models.", "own.buffers.")
 T = TypeVar("T")
-PATIENCE = 120.0  # seconds that the end of a training waits for the last shard
-_SOON = 1.0  # seconds of waiting that need no words
+PATIENCE = 120.0  # seconds to wait for the last shard at the end
+_SOON = 1.0  # seconds of waiting without a message
 
 
 class NotShared(UserError):
@@ -50,7 +50,7 @@ class NotShared(UserError):
 
 
 class Marked(Protocol):
-    """A store in which one can leave a mark for others."""
+    """A store in which ranks can leave marks for each other."""
 
     root: str
 
@@ -60,24 +60,24 @@ class Marked(Protocol):
 
 
 def check_shared(storage: Marked, rank: int) -> None:
-    """Refuse to go on where ranks of other hosts do not see rank 0's mark; all come together."""
+    """Raise NotShared if a rank does not see rank 0's mark in the store. A collective call."""
     if not agreement.together() or _is_one_host():
         return
     nonce = agreement.gather(secrets.randbits(62))[0]
     if rank == 0:
         storage.mark(f"{nonce:x}")
-    agreement.gather(0)  # it is there now
+    agreement.gather(0)  # rank 0 has written it
     seen = agreement.gather(int(storage.sees(f"{nonce:x}")))
     if not all(seen):
         raise NotShared(storage.root, [rank for rank, sees in enumerate(seen) if not sees])
 
 
 def _is_one_host() -> bool:
-    """Report whether all ranks of the group are on this host, by what their launcher said."""
+    """Tell whether all ranks are on this host, by the launcher's variables."""
     return environment.text("LOCAL_WORLD_SIZE") == environment.text("WORLD_SIZE")
 
 
-_ahead: dict[str, Any] = {}  # what is being read, by the root it is in
+_ahead: dict[str, Any] = {}  # checkpoints being read ahead, by their root
 
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -98,9 +98,9 @@ class FoundCheckpoint:
 
 
 def named(env: Mapping[str, str]) -> str:
-    """Return the place that a rank is to go on from; empty for one that begins.
+    """Return the checkpoint to resume from; empty for a new run.
 
-    What this rank hashes of it is read from now on, while the program makes its model.
+    This rank's part of it is read ahead in a thread, while the program builds its model.
     """
     place = env.get(RESUME_VARIABLE, "")
     place = "" if place == NONE else place.rstrip("/")
@@ -110,14 +110,14 @@ def named(env: Mapping[str, str]) -> str:
 
 
 def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpoint | None:
-    """Load the named checkpoint, or an older one; every rank comes here, and all take the same."""
+    """Load the named checkpoint, or an older one if it is damaged. A collective call."""
     root, newest = _parsed(place)
     if newest is None or not root:
         raise BadResumePlace(
-            f"{RESUME_VARIABLE}={place!r} is no checkpoint: give .../ckpt_step_N, or {NONE}"
+            f"{RESUME_VARIABLE}={place!r} is not a checkpoint: set it to .../ckpt_step_N, or {NONE}"
         )
     storage = open_storage(root, environment.variables())
-    asks = rank == 0 or not agreement.together()  # one looks, for all
+    asks = rank == 0 or not agreement.together()  # one rank lists the checkpoints
     steps = iter([step for step in storage.committed() if step <= newest] if asks else ())
     while (step := agreement.gather(next(steps, -1))[0]) >= 0:
         loaded = _read(storage, step, rank, world_size, report)
@@ -127,13 +127,13 @@ def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpo
 
 
 def _parsed(place: str) -> tuple[str, int | None]:
-    """Return the root that a place is in, and its step."""
+    """Return the root and the step of a checkpoint's path."""
     root, _, name = place.rpartition("/")
     return root, step_of(name)
 
 
 def _begin(place: str, env: Mapping[str, str]) -> None:
-    """Begin to read this rank's part of a checkpoint in a folder."""
+    """Begin to read ahead this rank's part of a checkpoint."""
     from torchloom.worker.saving.loader import Prefetch
 
     root, step = _parsed(place)
@@ -142,7 +142,7 @@ def _begin(place: str, env: Mapping[str, str]) -> None:
 
 
 def _read(storage: Storage, step: int, rank: int, world_size: int, report: Report) -> Any:
-    """Return what all ranks could read; nothing when one of them has found damage."""
+    """Return the checkpoint if all ranks could read it, else None."""
     from torchloom.worker.saving import hashed, load
 
     part = _part(storage)
@@ -157,17 +157,17 @@ def _read(storage: Storage, step: int, rank: int, world_size: int, report: Repor
 
 
 def _useful(read: Callable[[], T], step: int, report: Report) -> T | None:
-    """Return what can be read of a checkpoint; nothing, and a word about it, when it is damaged."""
+    """Return the result of `read`; report a damaged checkpoint and return None."""
     try:
         return read()
     except _USELESS as error:
         report("checkpoint_damaged", {"step": step, "name": _name(error), "why": str(error)})
-        sys.stderr.write(f"loom: the checkpoint of step {step} is of no use: {error}\n")
+        sys.stderr.write(f"loom: the checkpoint of step {step} cannot be used: {error}\n")
         return None
 
 
 def _part(storage: Storage) -> tuple[int, int]:
-    """Return which part this rank hashes: those of one host read the same files of one cache."""
+    """Return the part that this rank hashes: ranks of one host divide the files."""
     if not agreement.together() or not isinstance(storage, LocalStorage):
         return 0, 1
     return _local_part(environment.variables())
@@ -183,7 +183,7 @@ def _name(error: Exception) -> str:
     return str(getattr(error, "name", "") or "")
 
 
-Capture = Callable[[], tuple[State, State]]  # what all ranks share, and this one's own
+Capture = Callable[[], tuple[State, State]]  # the state of all ranks, and of this one
 
 
 class CheckpointSaves:
@@ -192,25 +192,25 @@ class CheckpointSaves:
     def __init__(self, threadlet: Threadlet, settings: Checkpointing) -> None:
         self.settings = settings
         self.root = environment.text(CHECKPOINT_ROOT_VARIABLE)
-        self.wanted = False  # by the program, at the next boundary
-        self.saved = -1  # the step that was saved last, or gone on from
+        self.wanted = False  # requested by the program for the next boundary
+        self.saved = -1  # the last step that was saved or resumed from
         self.epoch = 0
         self.metrics: dict[str, Any] = {}
         self._threadlet = threadlet
         self._saver: Any = None
-        self._unlaid = True  # no room has been made yet
-        self._is_behind = False  # something may not be written yet
+        self._unlaid = True  # staging memory is not allocated yet
+        self._is_behind = False  # a shard may not be written yet
         self._begun = 0
 
     @property
     def is_possible(self) -> bool:
-        """Report whether there is a place to save in, and somebody to commit it."""
+        """Tell whether there are a store and an agent, which checkpoints need."""
         return bool(self.root and self._threadlet.identity.agent)
 
     def begin(self, step: int, save: Callable[[int], object], is_alone: bool = False) -> None:
-        """Before the first step of this life: say what is wished, and be there to be asked.
+        """Before the first step: report the settings, and accept requests for checkpoints.
 
-        One that comes alone, to others who train, finds what they have agreed on.
+        A rank that joins a running training alone skips what the ranks check together.
         """
         self._begun = step
         if not self.is_possible:
@@ -221,35 +221,35 @@ class CheckpointSaves:
                 open_storage(self.root, environment.variables()), self._threadlet.identity.rank
             )
         if self._threadlet.identity.rank == 0 and not is_alone:
-            self._threadlet.event("checkpointing", self._shown())
+            self._threadlet.event("checkpointing", self._facts())
         self._threadlet.acts.savers.append(save)
-        _listen(self._threadlet)
+        _handle_signal(self._threadlet)
 
     def state(self) -> State:
-        """Return what a newcomer must know to save when the others do."""
+        """Return what a joining rank needs to save at the same steps as the others."""
         return {"begun": self._begun, "saved": self.saved}
 
-    def rejoin(self, step: int, generation: int, told: State | None) -> None:
-        """Go on at a step in another generation, as a peer told if it has.
+    def rejoin(self, step: int, generation: int, state: State | None) -> None:
+        """Continue at a step of another generation, with a peer's `state()` if it sent one.
 
-        What was saved at this very step may lack the part of one that is gone: it is saved again.
+        A checkpoint of this very step may lack the part of a lost rank: it is saved again.
         """
-        if told is not None:
-            self._begun, self.saved = int(told["begun"]), int(told["saved"])
+        if state is not None:
+            self._begun, self.saved = int(state["begun"]), int(state["saved"])
         if self.saved == step:
             self.saved, self.wanted = -1, True
         if self._saver is not None:
             self._saver.move_on(generation)
 
     def due(self, step: int) -> str:
-        """Return why a checkpoint is to be made before this step, if so."""
+        """Return the trigger of a checkpoint that is due before this step, else an empty text."""
         if self.wanted:
             return "program"
         every = self.settings.every_n_steps if self.settings.enabled else None
         return "every_n_steps" if every and step > self._begun and step % every == 0 else ""
 
     def prepare(self, capture: Capture) -> None:
-        """Once a step was applied, make room for all there is to save: the first one stalls less.
+        """Allocate staging memory after the first step, so that the first save stalls less.
 
         Optimizers have no state before that.
         """
@@ -258,23 +258,23 @@ class CheckpointSaves:
             self._opened().prepare(*capture())
 
     def save(self, step: int, trigger: str, capture: Capture, facts: Mapping[str, Any]) -> None:
-        """Hand over the state before a step; never twice for one."""
+        """Save the state before a step, at most once per step."""
         self.wanted = False
         if step == self.saved or not self.is_possible:
             return
         self.saved, self._unlaid = step, False
         self._enter(StepPhase.CHECKPOINT)
         shared, own = capture()
-        told = {"epoch": self.epoch, **_strategy(), **facts, "rng_state": True}
+        about = {"epoch": self.epoch, **_strategy(), **facts, "rng_state": True}
         numbers = _numbers(self.metrics)
-        told |= {"versions": versions(), "metrics": numbers, "trigger": trigger}
-        told["not_finite"] = any(not math.isfinite(numbers[name]) for name in losses(numbers))
-        self._opened().save(step, shared, own, told)
+        about |= {"versions": versions(), "metrics": numbers, "trigger": trigger}
+        about["not_finite"] = any(not math.isfinite(numbers[name]) for name in losses(numbers))
+        self._opened().save(step, shared, own, about)
         self._is_behind = True
         self._enter(StepPhase.STEP)
 
     def finish(self) -> None:
-        """Wait for what is being written, and say so if it takes a while."""
+        """Wait until the last shard is written; print a line if that takes a while."""
         if not self._is_behind or self._saver.wait(_SOON):
             self._is_behind = False
             return
@@ -286,7 +286,7 @@ class CheckpointSaves:
         self._enter(StepPhase.STEP)
 
     def _written(self, deadline: float) -> bool:
-        """Wait, and show that it is no hang; what was given up is not waited for."""
+        """Wait while showing progress; False at the deadline, or if the write was given up."""
         while (now := time.monotonic()) < deadline:
             self._enter(StepPhase.CHECKPOINT)
             if self._saver.wait(_SOON):
@@ -309,11 +309,11 @@ class CheckpointSaves:
                 world_size=identity.world_size,
                 generation=identity.generation,
                 attempt=_attempt(identity.generation),
-                tell=self._threadlet.event,
+                report=self._threadlet.event,
             )
         return self._saver
 
-    def _shown(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         settings = self.settings
         every = settings.every_n_seconds if settings.enabled else None
         kept = {"keep_last": settings.keep_last, "keep_every": settings.keep_every}
@@ -331,7 +331,7 @@ class CheckpointSaves:
 
 
 def versions() -> dict[str, str]:
-    """Return what a training was computed with."""
+    """Return the versions of torchloom, torch and Python."""
     return {
         "torchloom": __version__,
         "torch": str(torch.__version__),
@@ -352,7 +352,7 @@ def _attempt(generation: int) -> int:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the last logged values that are numbers; tensors are read here, and only here."""
+    """Return the last logged values that are numbers; tensors are read only here."""
     found = {}
     for name, value in values.items():
         try:
@@ -362,10 +362,10 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _listen(threadlet: Threadlet) -> None:
-    """Have SIGUSR1 ask for a checkpoint, unless it means something else to the program."""
+def _handle_signal(threadlet: Threadlet) -> None:
+    """Make SIGUSR1 request a checkpoint, unless the program handles that signal itself."""
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        said = {"why": "SIGUSR1"}
-        signal.signal(signal.SIGUSR1, lambda *_: threadlet.event("checkpoint_wanted", dict(said)))
+        facts = {"why": "SIGUSR1"}
+        signal.signal(signal.SIGUSR1, lambda *_: threadlet.event("checkpoint_wanted", dict(facts)))

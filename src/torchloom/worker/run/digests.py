@@ -1,6 +1,6 @@
-"""Write down what a training is at each boundary, so that two of them can be compared.
+"""Digests of all tensors at each step boundary, to compare two runs bit by bit.
 
-One file a rank, one line a boundary; a line is written whole or not at all.
+Each rank has one file with one JSON line per boundary; lines are written atomically.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ class Digests:
         self._last = -1
 
     def move_on(self, generation: int) -> None:
-        """Write for another generation from now on; the step that it begins with is noted again."""
+        """Continue in another generation; its first step is written again."""
         self._generation, self._last = generation, -1
 
     def write(self, step: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Note the bits of all tensors before a step, once."""
+        """Write the digests of all tensors before a step, once."""
         if step == self._last:
             return
         self._last = step
@@ -39,6 +39,6 @@ class Digests:
 
 
 def digest(tensor: Tensor) -> str:
-    """Return what the bits of a tensor give, whichever device it is on."""
+    """Return the digest of a tensor's bits, independent of its device."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.blake2b(flat.numpy().data, digest_size=16).hexdigest()

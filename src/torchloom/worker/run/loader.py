@@ -1,4 +1,4 @@
-"""The run's own loader: torch's DataLoader over an order that a position is enough to go on in."""
+"""The loader of a run: torch's DataLoader over an order that resumes from a position."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ Block = tuple[int, int]  # where it begins and ends in the epoch's order
 
 
 def blocks(total: int, start: int, world: int, size: int, drop_last: bool) -> Iterator[Block]:
-    """Yield what all ranks take together in each step, from a position to the epoch's end.
+    """Yield the samples of all ranks for each step, from a position to the end of the epoch.
 
-    What is left at the end is dealt as a smaller block; if it is too little for every rank to have
-    some, it is added to the block before.
+    The rest of an epoch is a smaller block. If it has fewer samples than there are ranks, it is
+    added to the block before.
     """
     whole = world * size
     while total - start >= whole:
@@ -31,7 +31,7 @@ def blocks(total: int, start: int, world: int, size: int, drop_last: bool) -> It
 
 
 def count(total: int, world: int, size: int, drop_last: bool) -> int:
-    """Return how many steps an epoch has."""
+    """Return the number of steps of an epoch."""
     full, rest = divmod(total, world * size)
     if drop_last or (full and rest < world):
         return full
@@ -39,10 +39,10 @@ def count(total: int, world: int, size: int, drop_last: bool) -> int:
 
 
 def share(block: Block, rank: int, world: int) -> range:
-    """Return a rank's places in a block: consecutive ones, as many as anybody else's or one more.
+    """Return a rank's places in a block: consecutive, and as many as other ranks have, or one more.
 
-    Only if a run goes on with more ranks than samples are left does a rank get one that another
-    has too, since each must have some.
+    A sample is dealt twice only if a run resumes with more ranks than samples are left: every rank
+    needs one.
     """
     begin, end = block
     here = end - begin
@@ -56,13 +56,13 @@ Key = tuple[int, int, int]  # seed, epoch and index of a sample
 
 
 class BadData(UserError):
-    """A dataset that cannot be dealt."""
+    """The dataset, or an argument of the loader, cannot be used."""
 
     code = "bad_dataset"
 
 
 class Deal(Protocol):
-    """Who deals: what all ranks agree on, known once they have met."""
+    """What the ranks agree on; known once the process group exists."""
 
     @property
     def seed(self) -> int: ...
@@ -73,23 +73,23 @@ class Deal(Protocol):
 
 
 class Shares:
-    """This rank's share of each batch of an epoch, from a position on.
+    """The batch sampler: this rank's samples of each batch, from a position on.
 
-    Torch's loader asks for it ahead of time, in this process. It refers to no loader: one in a
-    circle would be freed too late to end its workers in order.
+    torch's loader reads ahead from it, in this process. It holds no reference to the loader: a
+    loader in a reference cycle would be freed too late to stop its workers in order.
     """
 
     def __init__(
         self, total: int, deal: Deal, batch_size: int, shuffle: bool, drop_last: bool
     ) -> None:
         self.epoch = 0
-        self.dealt = 0  # samples of this epoch that have been handed out, to all ranks
+        self.dealt = 0  # samples of this epoch that all ranks have received
         self._total = total
         self._deal = deal
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._drop_last = drop_last
-        self._known: tuple[int, Sequence[int]] = (-1, ())  # an epoch's order, once asked for
+        self._known: tuple[int, Sequence[int]] = (-1, ())  # the order of one epoch, cached
 
     def __len__(self) -> int:
         return count(self._total, self._deal.world_size, self._batch_size, self._drop_last)
@@ -102,7 +102,7 @@ class Shares:
             yield [(seed, epoch, order[place]) for place in places]
 
     def next(self) -> list[int]:
-        """Return the samples of this rank's next batch, which may be the next epoch's first."""
+        """Return the samples of this rank's next batch, even if it is in the next epoch."""
         deal, left = self._deal, self.blocks()
         epoch, dealt = (self.epoch, self.dealt) if left else (self.epoch + 1, 0)
         more = blocks(self._total, dealt, deal.world_size, self._batch_size, self._drop_last)
@@ -112,7 +112,7 @@ class Shares:
         return [self._known[1][place] for place in places]
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Return what is still to be dealt of this epoch."""
+        """Return the remaining blocks of this epoch."""
         world = self._deal.world_size
         if self._total < world:
             raise BadData(
@@ -130,10 +130,11 @@ class Shares:
 
 
 class Loader:
-    """Batches of a dataset, dealt to all ranks; each sample of an epoch comes exactly once.
+    """Batches of a dataset, dealt to all ranks: each sample exactly once per epoch.
 
-    `batch_size` is a rank's. The last batches of an epoch share what is left. What a sample draws
-    (`torch`, `numpy.random`, `random`) follows from (seed, epoch, index), in whichever process.
+    `run.loader` creates it. `batch_size` counts the samples of one rank; the last batches of an
+    epoch divide what is left. Random numbers that a sample draws (`torch`, `numpy.random`,
+    `random`) depend on (seed, epoch, index) only, not on the process that reads it.
     """
 
     def __init__(
@@ -149,22 +150,22 @@ class Loader:
         self.dataset = dataset
         self.batch_size = batch_size
         self._shares = Shares(len(dataset), deal, batch_size, shuffle, drop_last)
-        generator = torch.Generator().manual_seed(0)  # what workers begin with; samples are seeded
+        generator = torch.Generator().manual_seed(0)  # for the workers; each sample is seeded
         self._loader = DataLoader(
             _Seeded(dataset), batch_sampler=self._shares, generator=generator, **more
         )
 
     @property
     def epoch(self) -> int:
-        """Return which epoch is under way, or comes next."""
+        """The current epoch, or the next one between two epochs."""
         return self._shares.epoch
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch."""
+        """Return the number of batches of a whole epoch."""
         return len(self._shares)
 
     def __iter__(self) -> Iterator[Any]:
-        """Go on where this epoch is, to its end; the next call begins the next one."""
+        """Yield the remaining batches of this epoch; the next call begins the next epoch."""
         shares = self._shares
         ends = [end for _, end in shares.blocks()]
         batches = iter(self._loader)
@@ -175,20 +176,20 @@ class Loader:
         shares.epoch, shares.dealt = shares.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position."""
+        """Return the position: the epoch, and the samples dealt in it."""
         return {"epoch": self._shares.epoch, "dealt": self._shares.dealt}
 
     def samples(self) -> list[int]:
-        """Return the numbers of the samples of this rank's next batch."""
+        """Return the indices of the samples of this rank's next batch."""
         return self._shares.next()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a position; nothing is read for it."""
+        """Continue at a position, without reading the samples before it."""
         self._shares.epoch, self._shares.dealt = int(state["epoch"]), int(state["dealt"])
 
 
 class _Seeded(Dataset[Any]):
-    """The dataset with each sample drawn from its own seed, in a worker's process or in ours."""
+    """The dataset, with the generators seeded for each sample."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -207,7 +208,7 @@ class _Seeded(Dataset[Any]):
             rng.put_back()
 
     def _take(self, keys: list[Key]) -> Any:
-        if self._batch is not None:  # it makes a whole batch: all of it from one seed
+        if self._batch is not None:  # it returns a whole batch, drawn from one seed
             seed_generators(mix("sample", *keys[0]))
             return self._batch([index for _, _, index in keys])
         return [self._one(*key) for key in keys]

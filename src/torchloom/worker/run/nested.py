@@ -1,4 +1,4 @@
-"""Walk through what programs hand around: tensors in containers, however deep."""
+"""Find and replace tensors in nested containers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def replaced(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return the same containers with other tensors in them; other objects stay what they are."""
+    """Return the containers with each tensor replaced; other objects are kept."""
     if isinstance(value, Tensor):
         return change(value)
     if type(value) is dict:
@@ -36,7 +36,7 @@ def replaced(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a state with every kind of mapping as a dict; what is in them stays what it is."""
+    """Return a state with every mapping converted to a dict; other values are kept."""
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     if type(value) in (list, tuple):

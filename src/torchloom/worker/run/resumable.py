@@ -1,4 +1,4 @@
-"""One training from its first step to its last, over however many lives of its ranks."""
+"""One training from its first step to its last, over restarts and replaced ranks."""
 
 import sys
 import time
@@ -29,11 +29,11 @@ from torchloom.worker.threadlet.threadlet import Threadlet
 if TYPE_CHECKING:
     from torchloom.worker.recovery.recovery import RankRecovery
 
-_FIXED = "NCCL_ALGO"  # NCCL adds up in one order only when it is told which
+_FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
 
 
 def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]:
-    """Return what is not as it was, or cannot be told to be."""
+    """Return why a resumed run is not bit-exact: what changed, or cannot be checked."""
     found = []
     if not loaded.exact_world:
         found.append(f"world size {loaded.manifest.world_size} -> {world_size}")
@@ -45,14 +45,14 @@ def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]
         if name == "torch" and was != versions()[name]
     ]
     if agreement.backend() not in ("", "gloo") and not environment.is_set(_FIXED):
-        found.append(f"{agreement.backend()} may add up in another order: set {_FIXED}")
+        found.append(f"{agreement.backend()} may sum in another order: set {_FIXED}")
     if things.devices() - {"cpu"} and not torch.are_deterministic_algorithms_enabled():
         found.append("torch.use_deterministic_algorithms is off")
     return found
 
 
 class ResumableRun:
-    """What a run carries from life to life, and where it is."""
+    """The state of a run that survives its processes, and its position in the loop."""
 
     def __init__(self, threadlet: Threadlet, spec: SubmittedJob) -> None:
         self.things = TrackedState()
@@ -62,43 +62,41 @@ class ResumableRun:
         self._spec = spec
         self._place = "" if standin.is_on() else checkpoints.named(environment.variables())
         self._seed: int | None = None
-        self._order = 0  # 0 where the program seeded all ranks alike, else a rank's own number
+        self._order = 0  # 0 if the program seeded all ranks alike, else rank + 1
         self._found: FoundCheckpoint | None = None
-        self._since = 0.0  # when this life began to look for it
-        self._looked = False
+        self._since = 0.0  # when the search for it began
+        self._has_searched = False
         self._loops = 0  # calls of run.steps
         self._source: BatchSource | None = None
-        self._opening: Callable[[], BatchSource] | None = (
-            None  # once it is known what order is drawn
-        )
-        self._is_extended: Callable[[], bool] = lambda: False  # of the loop: beyond its own data
-        self._at = -1  # the step that was begun last
+        self._opening: Callable[[], BatchSource] | None = None  # once the seed is known
+        self._is_extended: Callable[[], bool] = lambda: False  # whether data is iterated again
+        self._at = -1  # the last step that began
         self.live: RankRecovery | None = None
         self.unfit = ""
         self._broadcasts: BroadcastValues | None = None
         self._rank = 0
-        self._is_open = False  # whether it can be asked to save
-        self._is_steady = False  # whether a step was applied in this life
+        self._is_open = False  # whether checkpoint commands are accepted
+        self._is_steady = False  # whether this process has applied a step
         folder, identity = environment.text(environment.DIGESTS_VARIABLE), threadlet.identity
         self._digests = (
             digests.Digests(Path(folder), identity.rank, identity.generation) if folder else None
         )
         self._step_log = step_log.opened(threadlet)
 
-    # What the program hands over.
+    # What the program passes.
 
     def wrap(self, model: nn.Module, name: str, options: Mapping[str, Any]) -> Wrapped:
-        """Have all ranks train a model together, and carry it."""
+        """Return the model with data-parallel training, and carry its state."""
         wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
         self.things.add_model(name, wrapped)
         return wrapped
 
     def loader(self, dataset: Any, **more: Any) -> Loader:
-        """Deal a dataset to all ranks."""
+        """Return a loader that deals a dataset to all ranks."""
         return Loader(dataset, weakref.proxy(self), **more)
 
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's value, or what a life before was told in its place."""
+        """Return rank 0's value, or the value that an earlier process of this rank got."""
         if self._broadcasts is None:
             identity = self._threadlet.identity
             is_kept = environment.is_set(environment.LIFE_VARIABLE) and identity.page
@@ -107,50 +105,50 @@ class ResumableRun:
         self.unfit = self.unfit or why
         return value
 
-    def configure_checkpoints(self, told: Mapping[str, Any]) -> None:
-        """Save as the program says, whatever the job said."""
-        self.saves.settings = checkpointing_of(told)
+    def configure_checkpoints(self, values: Mapping[str, Any]) -> None:
+        """Replace the checkpoint settings of the job by those of the program."""
+        self.saves.settings = checkpointing_of(values)
 
-    # Who is there, and what all of them draw from.
+    # The ranks, and their seed.
 
     @property
     def rank(self) -> int:
-        """Return this rank's number among those that train together."""
+        """This rank's number in the process group."""
         return dist.get_rank() if agreement.together() else self._threadlet.identity.rank
 
     @property
     def world_size(self) -> int:
-        """Return how many train together."""
+        """The number of ranks that train together."""
         return (
             dist.get_world_size() if agreement.together() else self._threadlet.identity.world_size
         )
 
     @property
     def seed(self) -> int:
-        """Return the run's seed: the job's, else rank 0's own of the run's first life."""
+        """The seed of the run: the job's, else rank 0's at the first start."""
         if self._seed is None:
             if self._place and self.things:
-                self._look()
+                self._find_checkpoint()
             if self._seed is None:
                 with standin.unnoticed():
-                    told = agreement.gather(torch.initial_seed() & (1 << 63) - 1)
-                self._order = 0 if len(set(told)) == 1 else self.rank + 1
-                self._seed = told[0] if self._spec.seed is None else self._spec.seed
+                    seeds = agreement.gather(torch.initial_seed() & (1 << 63) - 1)
+                self._order = 0 if len(set(seeds)) == 1 else self.rank + 1
+                self._seed = seeds[0] if self._spec.seed is None else self._spec.seed
         return self._seed
 
     # The loop.
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether it is known by now where this life begins."""
+        """Tell whether the first step of this process is known."""
         return self._source is not None
 
     def begin(
         self, source: Any, first: int, epochs: int, step: int, is_extended: Callable[[], bool]
     ) -> tuple[Dealt, int] | None:
-        """Begin a loop where it is to begin; return its batches, and the number of its first step.
+        """Begin a loop at its start or resume it; return its batches and its first step.
 
-        Nothing where an earlier life has been through it already.
+        None if the loop was completed before the restart.
         """
         self._loops += 1
         self._is_extended = is_extended
@@ -161,8 +159,8 @@ class ResumableRun:
             self.live = self._opened()
         if self.live is not None and self.live.is_new:
             return self._begin_beside_others(self.live)
-        if self.things and not self._looked:
-            self._look()
+        if self.things and not self._has_searched:
+            self._find_checkpoint()
         if self._found is not None and self._found.loaded.own["loop"] > self._loops:
             return None
         self._source = self._opening()
@@ -177,7 +175,7 @@ class ResumableRun:
         return deal(self._source, self._is_extended), step
 
     def _opened(self) -> "RankRecovery | None":
-        from torchloom.worker.recovery import recovery  # needed by few
+        from torchloom.worker.recovery import recovery  # imported on use
 
         return recovery.opened(self, self._threadlet)
 
@@ -190,7 +188,7 @@ class ResumableRun:
         self._step_log = step_log.switched(self._threadlet, log)
 
     def boundary(self, step: int) -> None:
-        """Before a step: save what is to be saved, and have everybody draw what follows from it."""
+        """Before a step: save if a checkpoint is due, and seed the generators for the step."""
         if not self.things:
             return
         if self._digests is not None:
@@ -212,7 +210,7 @@ class ResumableRun:
             self.saves.save(step, trigger, self._capture, facts)
 
     def finish(self, step: int, trigger: str, anyway: bool = False) -> None:
-        """End a loop: save a last time, and wait until it is written."""
+        """End a loop: save the last checkpoint and wait until it is written."""
         if not self.things:
             return
         if self._digests is not None:
@@ -223,7 +221,7 @@ class ResumableRun:
         self.saves.finish()
 
     def noting(self, add: Callable[..., None]) -> Callable[..., None]:
-        """Return what logs, and remembers the last numbers: checkpoints are chosen by them."""
+        """Return a function that logs and keeps the last values: the best checkpoint needs them."""
         last = self.saves.metrics
 
         def note(step: int, values: dict[str, Any], at: int | None = None) -> None:
@@ -233,12 +231,12 @@ class ResumableRun:
 
         return note
 
-    # Members that come and go.
+    # Live recovery.
 
     def recover(self, step: int, error: BaseException | None) -> tuple[Dealt | None, int]:
-        """Go on with other members; return the step, and the batches from it on.
+        """Continue with the new members; return the step, and the batches from it on.
 
-        Nothing for batches that come from where they came: their loader knows no other way.
+        None for the batches if their loader cannot seek: the old iterator is used.
         """
         assert self.live is not None
         start = self.live.recover(step, error)
@@ -251,18 +249,18 @@ class ResumableRun:
         return self._at == step
 
     def common(self) -> State:
-        """Return all that a newcomer can have from any peer."""
-        chance = {"seed": self.seed, "is_mixed": bool(self._order)}
-        told = {"orders": self._threadlet.orders(), "saves": self.saves.state(), **chance}
-        return {**self.things.common(), **told}
+        """Return the state that a joining rank can get from any peer."""
+        seeds = {"seed": self.seed, "is_mixed": bool(self._order)}
+        rest = {"orders": self._threadlet.orders(), "saves": self.saves.state(), **seeds}
+        return {**self.things.common(), **rest}
 
     def private(self) -> State:
-        """Return all that this rank alone knows."""
+        """Return the state that only this rank has."""
         position = self._source.position() if self._source is not None else {}
         return {**self.things.private(), "loop": self._loops, "position": position}
 
     def rejoin(self, start: int, generation: int, common: State | None) -> None:
-        """Be at a step with the members of a generation, and have what a peer has if it gave it."""
+        """Continue at a step of a generation, with the state of a peer if one sent it."""
         if common is not None:
             self.things.take_common(common)
             self._seed = int(common["seed"])
@@ -277,7 +275,7 @@ class ResumableRun:
             self._digests.move_on(generation)
 
     def take_private(self, private: State | None) -> None:
-        """Have what this rank knew alone, or what another did where that is lost."""
+        """Load the state that only this rank had, or another rank's if that is lost."""
         is_first = self._source is None
         if self._opening is not None and is_first:
             self._source = self._opening()
@@ -291,10 +289,10 @@ class ResumableRun:
             self._source.restore(private["position"], world, world)
 
     def _begin_beside_others(self, live: "RankRecovery") -> tuple[Dealt, int] | None:
-        """Come to those who train, in the place of one that is gone."""
+        """Join the running members in the place of a lost rank."""
         if live.loop() > self._loops:
             return None
-        self._looked = True
+        self._has_searched = True
         self._rank = self._threadlet.identity.rank
         self._open(0, is_alone=True)
         step = live.arrive()
@@ -303,28 +301,28 @@ class ResumableRun:
         return deal(self._source, self._is_extended), step
 
     def _watch(self, live: "RankRecovery") -> None:
-        """Have the page of each step written when its pass forward is done."""
+        """Have the page of each step written after its forward pass."""
         for model in self.things.models.values():
             model.register_training_forward_hook(lambda: live.note(self._at))
 
-    # What is saved, and put back.
+    # Save and restore.
 
     def _capture(self) -> tuple[State, State]:
         position = self._source.position() if self._source is not None else {}
         self.saves.epoch = int(position.get("epoch", 0))
         where = {"loop": self._loops, "position": position}
-        chance = {"seed": self.seed, "order": self._order}
+        seeds = {"seed": self.seed, "order": self._order}
         shared = {**self.things.shared(), "knobs": self._threadlet.optimizers.state()}
-        return shared, {**self.things.own(), **where, **chance}
+        return shared, {**self.things.own(), **where, **seeds}
 
-    def _look(self) -> None:
-        """Find what to go on from, once; all ranks come here together."""
-        self._looked = True
+    def _find_checkpoint(self) -> None:
+        """Find the checkpoint to resume from, once. A collective call."""
+        self._has_searched = True
         if not self._place:
             return
         self._since = time.monotonic()
-        tell = self._threadlet.event
-        self._found = checkpoints.find(self._place, self.rank, self.world_size, tell)
+        report = self._threadlet.event
+        self._found = checkpoints.find(self._place, self.rank, self.world_size, report)
         if self._found is None:
             self._begin_anew()
         else:
@@ -342,11 +340,11 @@ class ResumableRun:
         self._place = ""
 
     def _restore(self, found: FoundCheckpoint) -> int:
-        """Give everything the state of the checkpoint; return its step."""
+        """Load the checkpoint; return its step."""
         loaded, step = found.loaded, int(found.loaded.step)
         own = dict(loaded.own)
         if not loaded.exact_world:
-            own.pop("gradients", None)  # of ranks that are others now
+            own.pop("gradients", None)  # of another set of ranks
         whys = differences(loaded, self.things, self.world_size)
         whys += self.things.put_back(loaded.shared, own)
         if self._source is not None:
@@ -369,9 +367,9 @@ class ResumableRun:
         self._threadlet.event("restored", {**facts, "exact": not why, "why": why})
 
 
-def checkpointing_of(told: Mapping[str, Any]) -> Checkpointing:
-    """Return what a job says of its checkpoints; it was checked when it was submitted."""
-    known = {name: told[name] for name in Checkpointing.__slots__ if name in told}
+def checkpointing_of(values: Mapping[str, Any]) -> Checkpointing:
+    """Return the checkpoint settings of a job; they were checked when it was submitted."""
+    known = {name: values[name] for name in Checkpointing.__slots__ if name in values}
     if "mode" in known:
         known["mode"] = Mode(known["mode"])
     return replace(Checkpointing(), **known)

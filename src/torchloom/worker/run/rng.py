@@ -1,7 +1,6 @@
-"""Where chance comes from: numbers that follow from (seed, rank, step) or (seed, epoch, index).
+"""Seeds for the random number generators, from (seed, rank, step) or (seed, epoch, index).
 
-Nothing has to be stored to draw the same again: a step that is repeated, in this life of a rank or
-in a later one, begins with generators in the same state.
+No RNG state is stored: a repeated step, in this process or a later one, is seeded alike.
 """
 
 import random
@@ -13,15 +12,15 @@ import torch
 
 
 def mix(*parts: int | str) -> int:
-    """Return a number of 63 bits that these parts give, and no others do."""
+    """Return a 63-bit hash of these parts."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def seed_generators(number: int) -> None:
-    """Seed what programs draw from by default: torch, `random`, and numpy where it is used.
+    """Seed the default generators of torch and `random`, and of numpy if it is imported.
 
-    Not by `torch.manual_seed`, which takes ten times as long.
+    `torch.manual_seed` would take ten times as long.
     """
     torch.default_generator.manual_seed(number)
     random.seed(number)
@@ -33,12 +32,12 @@ def seed_generators(number: int) -> None:
 
 
 def has_cuda() -> bool:
-    """Tell whether this process computes on a GPU; one that does not is not made to."""
+    """Tell whether this process uses CUDA, without initializing it."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 class RngSource:
-    """The state of all these generators at one moment."""
+    """The RNG state of all these generators at one moment."""
 
     def __init__(self) -> None:
         numpy = sys.modules.get("numpy")
@@ -48,7 +47,7 @@ class RngSource:
         self._cuda = torch.cuda.get_rng_state_all() if has_cuda() else []
 
     def put_back(self) -> None:
-        """Have everybody draw what was to be drawn then."""
+        """Restore the state of all generators."""
         torch.set_rng_state(self._torch)
         random.setstate(self._random)
         if self._numpy is not None:

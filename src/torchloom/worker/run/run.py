@@ -1,4 +1,4 @@
-"""What a training program writes: `loom.init()`, and a run with steps, numbers and knobs."""
+"""The API of a training program: `loom.init()`, and a `Run` with steps, metrics and knobs."""
 
 import importlib
 import itertools
@@ -28,14 +28,14 @@ _run: "Run | None" = None
 
 
 def _unmanaged_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return where a rank belongs that nobody of ours started; looked for only then."""
+    """Return the variables for a rank that another launcher started; imported only then."""
     from torchloom.worker.threadlet import unmanaged
 
     return unmanaged.launch_variables(env)
 
 
 def _unmanaged_names() -> dict[str, Value]:
-    """Return what such a rank's job is called, and whose it is."""
+    """Return the name and the owner of the job of such a rank."""
     from torchloom.settings import user_name
     from torchloom.worker.threadlet.unmanaged import script_name
 
@@ -45,13 +45,24 @@ def _unmanaged_names() -> dict[str, Value]:
 def init(
     project: str = "", config: Mapping[str, Any] | None = None, replica: str | int = ""
 ) -> "Run":
-    """Return the run this process belongs to.
+    """Return the run that this process belongs to; later calls return the same run.
 
-    A value of the config is a knob once a step has read it; an optimizer's knob of the same name
-    goes before it. Where a submitted job says otherwise, its word holds: its hyperparameters are
-    in the config, its knobs are offered. A rank that no launch of ours started is known to this
-    user's plane all the same, as one of a job that has the script's name: a notebook, a script
-    under torchrun, mpirun or srun.
+    Call it once, near the top of the program. Under `loom run` and `loom launch` it is the run of
+    the submitted job. In a notebook, or under torchrun, mpirun or srun, the process registers with
+    this user's plane as a rank of a job that is named after the script.
+
+    Args:
+        project: A name under which runs are grouped.
+        config: Values for `run.config`. The hyperparameters of a submitted job replace values of
+            the same name. A value becomes a knob, which `loom set` can change, once a step has
+            read it; an optimizer's knob of the same name takes precedence.
+        replica: The replica group of this rank, if it is not the one that the launcher set.
+
+    Example:
+        >>> import torchloom as loom
+        >>> run = loom.init(project="gpt", config={"temperature": 0.7})
+        >>> run.config["temperature"]
+        0.7
     """
     global _run
     if _run is None:
@@ -61,8 +72,8 @@ def init(
         _run = Run(threadlet, project, spec)
         threadlet.event("init", {"project": project})
         for name, knob in spec.knobs.items():
-            said = knob.get("value"), knob.get("min"), knob.get("max")
-            threadlet.knobs.declare(name, *said, source="spec")
+            limits = knob.get("value"), knob.get("min"), knob.get("max")
+            threadlet.knobs.declare(name, *limits, source="spec")
         for name, value in spec.hyperparameters.items():
             threadlet.knobs.configure(name, value)
         if threadlet.identity.agent and not environment.is_set(environment.JOB_VARIABLE):
@@ -79,7 +90,25 @@ def init(
 
 
 class Run:
-    """A run as the training program sees it."""
+    """One run: its steps, metrics, knobs and checkpoints. `loom.init()` returns it.
+
+    Attributes:
+        id: The id of the job.
+        project: The project that `init` was given.
+        config: The values of the config and the knobs, as a read-only mapping that is always
+            current; values are attributes, too (`run.config.lr`).
+        applied: The number of steps that are done.
+
+    Example:
+        >>> model = run.wrap(model)
+        >>> loader = run.loader(dataset, batch_size=64)
+        >>> run.track(optimizer=optimizer)
+        >>> for step in run.steps(loader, epochs=2):
+        ...     with step:
+        ...         loss = model(step.batch).loss
+        ...         loss.backward(); optimizer.step(); optimizer.zero_grad()
+        ...         step.log(loss=loss)
+    """
 
     def __init__(
         self, threadlet: Threadlet, project: str, spec: "SubmittedJob | None" = None
@@ -90,7 +119,7 @@ class Run:
         self.config = Config(threadlet.knobs, self._is_inside, threadlet.acts.read)
         self.applied = 0  # steps that are done
         self.add = threadlet.notes.add
-        self._make: Callable[..., Step] = Step  # another one where somebody provokes it
+        self._make: Callable[..., Step] = Step  # ProvokedStep for the step after a signal
         self._is_provoked = False
         self._threadlet = threadlet
         self._boundary = threadlet.boundary
@@ -105,18 +134,22 @@ class Run:
         self._is_finished = False
         self._tags: tuple[str, ...] = ()
         self._notes = ""
-        self._resumable: Any = None  # a ResumableRun, once there is something to carry
-        self._live: Any = None  # its Recovery, in loops whose members may be replaced
-        self._error: BaseException | None = None  # of a step or section, held back
+        self._resumable: Any = None  # a ResumableRun, once there is state to save
+        self._live: Any = None  # its RankRecovery, in loops that are recovered live
+        self._error: BaseException | None = None  # of a step or section, not raised yet
 
     def log(
         self, values: Mapping[str, Any] | None = None, /, step: int | None = None, **more: Any
     ) -> None:
-        """Note numbers; never waits, never raises, reads no tensor.
+        """Log metrics. Never blocks and never raises.
 
-        They are of the step that is given, of the current one within `steps`, and elsewhere of
-        one that is counted here: it grows when a name comes again. A tensor of one number is
-        kept as it is now and read when its device is done with it.
+        Inside `steps` the values belong to the current step. Elsewhere they belong to `step`, or to
+        a counter that grows when a name is logged again. A tensor with one element is cloned on
+        its device and read when the device has computed it; values that are not numbers are
+        dropped, with one line on standard error.
+
+        Example:
+            >>> run.log({"eval/loss": 0.31}, step=1000)
         """
         if values is not None:
             try:
@@ -130,7 +163,7 @@ class Run:
             self.add(at, more, self._boundary.step)
 
     def _counted(self, row: Mapping[str, Any]) -> int:
-        """Return the step of numbers that are logged outside of `steps`, without one."""
+        """Return the step of values that are logged outside of `steps` without a step."""
         here, names = self._boundary.step, self._names
         if here > self._logged:
             self._logged, self._names = here, row
@@ -144,10 +177,10 @@ class Run:
         return self._logged
 
     def _given_step(self, step: Any, row: Mapping[str, Any]) -> int | None:
-        """Return the step that the program gives; nothing for what is none."""
+        """Return the step that the program passed, or None if it is not one."""
         try:
             at = step if type(step) is int else index(step)
-        except Exception:  # a device that failed, too: logging never raises
+        except Exception:  # also a failed device: logging never raises
             at = None
         if at is None or not _LOWEST <= at <= _HIGHEST:
             what = ", ".join(map(repr, list(row)[:3]))
@@ -164,7 +197,15 @@ class Run:
         min: float | None = None,  # noqa: A002
         max: float | None = None,  # noqa: A002
     ) -> Value:
-        """Offer a value of the config that may be changed from outside, within a range."""
+        """Register a knob: a value that `loom set` and the dashboard may change within a range.
+
+        Returns:
+            The current value, which differs from `value` if a change is already in force. Read
+            `run.config[name]` inside a step for later changes.
+
+        Raises:
+            BadKnobValue: `value` is outside of the range.
+        """
         knob = self._threadlet.knobs.declare(name, value, min, max)
         self._threadlet.acts.make_up()
         self._threadlet.introduce()
@@ -172,29 +213,31 @@ class Run:
         return offered
 
     def on(self, name: str, fn: Callable[[Any], object], type: type | None = None) -> None:  # noqa: A002
-        """Call a function with the new value of a knob, in this thread, at the step's boundary.
+        """Call `fn` with the new value when a knob changes, between two steps, in this thread.
 
-        `checkpoint` is called with the step's number when somebody wants one now.
+        `run.on("checkpoint", fn)` calls `fn` with the step number when a checkpoint is requested.
+        `type` is the type of values of a knob that is not registered otherwise.
         """
         self._threadlet.on(name, fn, type)
 
     def _is_inside(self) -> bool:
-        """Tell whether a step is under way; an attached program is in one from its first on."""
+        """Tell whether a step is running; an attached program is always in one after its first."""
         return self._inside or self._boundary.kind == "attached"
 
     def event(self, kind: str, **facts: Value) -> None:
-        """Say that something happened in this step."""
+        """Record an event of this kind in the current step, with these facts."""
         self._threadlet.event(kind, facts)
 
     def finish(self) -> None:
-        """Send what was logged, and end what this process says of its run; logging is over then.
+        """Flush what was logged and unregister this process; later calls of `log` are dropped.
 
-        `with loom.init() as run:` does so at the end of the block.
+        Ending the process does the same. `with loom.init() as run:` finishes at the end of the
+        block.
         """
         if not self._is_finished:
             self._is_finished = True
             if not self._threadlet.finish():
-                sys.stderr.write("loom: not all that was logged has reached the agent\n")
+                sys.stderr.write("loom: not everything that was logged has reached the agent\n")
             self.add = self._refuse
 
     def __enter__(self) -> "Run":
@@ -211,7 +254,7 @@ class Run:
 
     @property
     def url(self) -> str | None:
-        """Return where the dashboard shows this job; nothing where the plane serves none here."""
+        """The address of this job in the dashboard; None without a plane on this host."""
         if not self._threadlet.identity.agent:
             return None
         from torchloom.client import plane
@@ -220,7 +263,7 @@ class Run:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Words that the run is found by; to be set as a whole."""
+        """Labels of the run, for filters; assign a new list to replace them."""
         return self._tags
 
     @tags.setter
@@ -231,7 +274,7 @@ class Run:
 
     @property
     def notes(self) -> str:
-        """What a person is to know of the run; to be set."""
+        """Free text about the run; assign to change it."""
         return self._notes
 
     @notes.setter
@@ -246,50 +289,71 @@ class Run:
         return f"<loom run {self.id}: {', '.join(about + ([url] if url else []))}>"
 
     def metric(self, name: str, goal: Literal["min", "max"]) -> None:
-        """Say which way a metric is to go, where its name does not; its run keeps that."""
+        """Declare whether a smaller (`min`) or a larger (`max`) value of a metric is better."""
         if goal not in ("min", "max"):
             raise ValueError(f"goal must be 'min' or 'max', not {goal!r}")
         self._threadlet.event("metric", {"name": str(name), "goal": goal})
 
     @property
     def generation(self) -> int:
-        """Return which membership of the job this rank is in; it grows when others are replaced."""
+        """The number of the current membership; it grows when ranks are replaced, lost or added."""
         return self._threadlet.identity.generation
 
     def section(self, name: str = "") -> Section:
-        """Return what holds exceptions back in a part that is no step, as `with step:` does.
+        """Return a context manager for collective work between steps, such as an evaluation.
 
-        Wrap what ranks do together between steps, an evaluation for instance. If a peer is lost
-        there the rest of the block is passed over, and the run goes on at its next step.
+        If a peer is lost inside the block, live recovery skips the rest of the block and the run
+        continues with its next step. `section.is_done` is True if the block was completed.
+
+        Example:
+            >>> with run.section("evaluation"):
+            ...     accuracy = evaluate(model)
         """
         return Section(self, name)
 
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's value on all ranks: plain values and tensors. For the set-up.
+        """Return rank 0's value on all ranks. For the set-up, before `steps`.
 
-        A rank that comes later, in the place of another, gets what that one got.
+        A rank that replaces another later gets the value that the replaced rank got.
+
+        Args:
+            value: Plain values and tensors, in lists, tuples and dictionaries.
+
+        Raises:
+            BadBroadcast: The value contains objects of other types.
         """
         return self._carried().broadcast(value)
 
-    # What is carried from life to life.
+    # State that checkpoints and live recovery carry.
 
     @property
     def resumed(self) -> bool:
-        """Tell whether this life of the run goes on from a checkpoint."""
+        """Whether this process resumes from a checkpoint."""
         if self._resumable is not None and self._resumable.has_begun and self._resumable.things:
             return self.resumed_from is not None
         return environment.text(environment.RESUME_VARIABLE) not in ("", "1")
 
     @property
     def resumed_from(self) -> int | None:
-        """Return the step that this life went on from; known when `steps` has begun."""
+        """The step of the checkpoint that was resumed from; None before `steps`, or without one."""
         return self._resumable.resumed_from if self._resumable is not None else None
 
     def wrap(self, model: M, name: str = "", **options: Any) -> M:
-        """Return the model as all ranks train it; checkpoints carry its weights and buffers.
+        """Return the model with data-parallel training that survives the loss of ranks.
 
-        Call it when the ranks have met, and make the optimizer from what it returns. Options are
-        those of DistributedDataParallel.
+        The result has the attributes, the state dict and the parameter names of the model. Its
+        forward pass goes through DistributedDataParallel if there are several ranks. Checkpoints
+        and live recovery carry its parameters and buffers. Move the model to its device and join
+        the ranks first (`init_process_group` or `setup_torch`); create the optimizer afterwards.
+
+        Args:
+            model: The module to train.
+            name: Its name in checkpoints; `model`, `model2` and so on without one.
+            **options: Arguments of `torch.nn.parallel.DistributedDataParallel`.
+
+        Raises:
+            NoGroup: There are several ranks, and no process group yet.
+            BadTrackedState: Another model has this name.
         """
         wrapped: M = self._carried().wrap(model, name, options)
         return wrapped
@@ -303,15 +367,36 @@ class Run:
         drop_last: bool = False,
         **more: Any,
     ) -> Any:
-        """Return a loader whose samples the run deals: each once an epoch, over all ranks.
+        """Return a loader that deals a dataset to all ranks, each sample once per epoch.
 
-        `batch_size` is a rank's. Further options are those of torch's DataLoader.
+        The order depends on seed and epoch only, so that a resumed run continues at the next
+        sample, and a run with another number of ranks deals what is left.
+
+        Args:
+            dataset: An object with `__len__` and `__getitem__`.
+            batch_size: Samples in a batch of one rank.
+            shuffle: Draw another order for each epoch.
+            num_workers: Processes that read samples.
+            drop_last: Leave out the last batch of an epoch if it is not full.
+            **more: Further arguments of `torch.utils.data.DataLoader`.
+
+        Raises:
+            BadData: The dataset has no length, or an argument contradicts the run's own order.
         """
-        told = {"batch_size": batch_size, "shuffle": shuffle, "num_workers": num_workers}
-        return self._carried().loader(dataset, drop_last=drop_last, **told, **more)
+        options = {"batch_size": batch_size, "shuffle": shuffle, "num_workers": num_workers}
+        return self._carried().loader(dataset, drop_last=drop_last, **options, **more)
 
     def track(self, **things: Any) -> None:
-        """Have checkpoints carry an optimizer, a scheduler, a scaler, whatever has a state_dict."""
+        """Have checkpoints and live recovery carry objects with `state_dict`/`load_state_dict`.
+
+        Track every optimizer, scheduler and gradient scaler, under a name of your choice.
+
+        Example:
+            >>> run.track(optimizer=optimizer, scheduler=scheduler)
+
+        Raises:
+            BadTrackedState: An object has no state dict, or the name is taken by another.
+        """
         self._carried().things.track(things)
 
     def checkpointing(
@@ -324,20 +409,32 @@ class Run:
         mode: str = "min",
         enabled: bool = True,
     ) -> None:
-        """Say when to save and what to keep, instead of the job; before `steps`."""
-        told = {"every_n_steps": every_n_steps, "every_n_seconds": every_n_seconds}
+        """Set when checkpoints are taken and which are kept. Call it before `steps`.
+
+        It replaces the settings of the submitted job.
+
+        Args:
+            every_n_steps: Save every so many steps.
+            every_n_seconds: Save every so many seconds.
+            keep_last: How many of the newest checkpoints are kept.
+            keep_every: Also keep those whose step is a multiple of this.
+            best: A metric; the checkpoint with its best value is kept, too.
+            mode: Whether `min` or `max` of that metric is best.
+            enabled: False takes no checkpoints.
+        """
+        when = {"every_n_steps": every_n_steps, "every_n_seconds": every_n_seconds}
         kept = {"keep_last": keep_last, "keep_every": keep_every, "best": best, "mode": mode}
-        self._carried().configure_checkpoints({**told, **kept, "enabled": enabled})
+        self._carried().configure_checkpoints({**when, **kept, "enabled": enabled})
 
     def checkpoint(self) -> None:
-        """Save when the step that is under way is done; all ranks ask for it in the same step."""
+        """Save a checkpoint after the current step. All ranks must call it in the same step."""
         resumable = self._carried()
         resumable.saves.wanted = True
         if resumable.has_begun and not self._inside:
             resumable.save(self._next, "program")
 
     def _carried(self) -> Any:
-        """Return what is carried; found by name, since it needs torch and this module must not."""
+        """Return the state to carry; imported on use, because it needs torch."""
         if self._resumable is None:
             resumable = importlib.import_module(_RESUMABLE)
             self._resumable = resumable.ResumableRun(self._threadlet, self.submitted)
@@ -346,11 +443,17 @@ class Run:
     # The loop.
 
     def steps(self, source: int | Iterable[Any], epochs: int = 1) -> Iterator[Step]:
-        """Yield steps: so many, or one for each batch of a loader, over some epochs.
+        """Yield one `Step` for each batch of a loader, or `source` steps, in each epoch.
 
-        Commands act between two steps. When the run is told to stop, the loop ends as if the
-        data had, and the program goes on behind it. A life that goes on from a checkpoint yields
-        the steps behind it.
+        Knob changes, pauses and checkpoints take effect between two steps. When the run is stopped,
+        the loop ends as if the data had ended, and the program continues after it. A process that
+        resumes from a checkpoint gets the remaining steps only. After a live recovery, the
+        interrupted step is yielded again with its batch.
+
+        Args:
+            source: A loader (`run.loader`, a DataLoader or any iterable), or a number of steps for
+                programs that read their own data. Such a program has to seek in its data itself.
+            epochs: How often the source is iterated.
         """
         self._threadlet.follow_program()
         steps.listen(self._provoke)
@@ -361,7 +464,7 @@ class Run:
             return
         self._threadlet.begin()
         dealing = Dealing(dealt)
-        del dealt  # a loader's workers end with the last who knows them
+        del dealt  # a loader's workers end with the last reference to it
         while (step := self._take(dealing)) is not None:
             self._inside = True
             try:
@@ -375,7 +478,7 @@ class Run:
                 self.applied = self._next
 
     def _report_total(self, start: int, size: int | None) -> None:
-        """Report with how many steps the program is done, as far as its loops tell by now."""
+        """Report the total number of steps, as far as the loops so far determine it."""
         before = start if self._next == start else self._planned  # resumed: by earlier loops' sizes
         self._planned = None if before is None or size is None else before + size
         if self._threadlet.identity.rank == 0:
@@ -383,7 +486,7 @@ class Run:
             self._threadlet.event("job", {"total_steps": total})
 
     def _take(self, dealing: Dealing) -> Step | None:
-        """Return the next step; nothing when there is none left."""
+        """Return the next step, or None at the end."""
         live = self._live
         while True:
             if live is not None and (self._error is not None or live.is_over):
@@ -399,7 +502,7 @@ class Run:
                 return None
 
     def _provoke(self) -> None:
-        """Have the step that comes next raise, and no other."""
+        """Make the next step raise an exception, and no other."""
 
         def once(run: Run, number: int, epoch: int, batch: Any) -> Step:
             self._make = Step
@@ -411,23 +514,23 @@ class Run:
         return dealing.next() if self._live is None else dealing.of(self._next)
 
     def _recover(self, dealing: Dealing) -> None:
-        """Go on with other members, where they are; an exception of our own is raised."""
+        """Continue with the new members at their step; an exception of this program is raised."""
         error, self._error = self._error, None
         dealt, start = self._resumable.recover(self._next, error)
         dealing.go_to(start, dealt)
         self._next = self.applied = start
         if self._is_provoked:
-            self._provoke()  # whatever was raised was taken for a lost peer's doing
+            self._provoke()  # the exception was attributed to a lost peer
 
     def hold_back(self, error: BaseException | None) -> bool:
-        """Tell whether an exception is not raised yet, since it may be a peer's."""
+        """Tell whether an exception is kept for later, because a lost peer may have caused it."""
         is_held = self._live is not None and self._live.is_live and isinstance(error, Exception)
         if is_held and self._error is None:
             self._error = error
         return is_held
 
     def _begin(self, source: int | Iterable[Any], epochs: int) -> Dealt | None:
-        """Return the batches of a loop; nothing if an earlier life has been through it."""
+        """Return the batches of a loop; None if it was completed before the restart."""
         first, self._epochs = self._epochs, self._epochs + epochs
         if self._resumable is None:
             return _deal(source, first, epochs, self._is_extended)
@@ -442,7 +545,7 @@ class Run:
         return dealt
 
     def _leave(self) -> None:
-        """Count the step behind which a program leaves its loop by itself."""
+        """Count the last step of a program that breaks out of its loop."""
         self._inside = False
         if self._error is not None:
             self._show()
@@ -456,13 +559,13 @@ class Run:
             self._live = None
 
     def _show(self) -> None:
-        """Say what was held back: the program ends otherwise before it was raised."""
+        """Print an exception that was kept for later, since the loop ends without raising it."""
         error, self._error = self._error, None
-        sys.stderr.write(f"loom: an exception in step {self._next} had come before:\n")
+        sys.stderr.write(f"loom: an exception in step {self._next} was raised before:\n")
         traceback.print_exception(error)
 
     def _continues(self) -> bool:
-        """Pass to the beginning of the next step; tell whether it is to be taken."""
+        """Pass the boundary to the next step; tell whether the loop continues with it."""
         if self._boundary.reach(self._next, self.applied):
             self._threadlet.attend()
         if self._threadlet.acts.stopping or self._next >= self._until:
@@ -472,9 +575,9 @@ class Run:
         return True
 
     def _is_extended(self) -> bool:
-        """Tell whether a loop whose data is at its end deals one more epoch of it.
+        """Tell whether a loop at the end of its data iterates it once more.
 
-        A run that had completed is extended in its last loop, never in one before that.
+        A completed run is extended in its last loop, never in an earlier one.
         """
         return self._own_end <= self._next < self._until
 

@@ -1,4 +1,4 @@
-"""Where batches come from, with a position to go on at: four kinds of what `run.steps` takes."""
+"""The four kinds of batch sources that `run.steps` takes, each with a position to resume at."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -13,27 +13,27 @@ Position = dict[str, Any]
 class BatchSource(Protocol):
     """Batches over some epochs.
 
-    One that `can_seek` goes to a position without reading all that was dealt before it.
+    A source that `can_seek` reaches a position without reading the batches before it.
     """
 
     @property
     def can_seek(self) -> bool: ...
 
     def deal(self) -> Dealt:
-        """Yield what is left, from the position on."""
+        """Yield the remaining batches, from the position on."""
 
     def extend(self) -> None:
-        """Have an epoch to deal behind all that were."""
+        """Add an epoch at the end."""
 
     def position(self) -> Position:
-        """Return where the next batch is."""
+        """Return the position of the next batch."""
 
     def restore(self, position: Position, before: int, now: int) -> str:
-        """Go on at a position of so many ranks; return why what follows differs, if it does."""
+        """Continue at a position of `before` ranks; return why later batches differ, if so."""
 
 
 class Counted:
-    """So many steps; the program deals its own data."""
+    """A number of steps; the program reads its own data."""
 
     can_seek = True
 
@@ -57,11 +57,11 @@ class Counted:
 
     def restore(self, position: Position, before: int, now: int) -> str:
         self._done = int(position.get("done", 0))
-        return "the program deals its own data"
+        return "the program reads its own data"
 
 
 class Owned:
-    """The run's own loader: a position is all there is to it."""
+    """The loader of `run.loader`."""
 
     can_seek = True
 
@@ -88,12 +88,12 @@ class Owned:
         return ""
 
     def samples(self) -> list[int]:
-        """Return the numbers of the samples of this rank's next batch."""
+        """Return the indices of the samples of this rank's next batch."""
         return self._loader.samples()
 
 
 class Stateful:
-    """A loader that keeps its own place, and can be asked for it."""
+    """A loader with `state_dict` and `load_state_dict`."""
 
     can_seek = True
 
@@ -117,11 +117,11 @@ class Stateful:
     def restore(self, position: Position, before: int, now: int) -> str:
         self._epoch = int(position["epoch"])
         self._loader.load_state_dict(position["state"])
-        return "" if before == now else "the loader's place is that of another number of ranks"
+        return "" if before == now else "the loader's position is of another number of ranks"
 
 
 class Stock:
-    """Any other loader: each epoch is drawn from its own seed, and what was dealt is skipped."""
+    """Any other loader: each epoch is seeded, and batches before the position are skipped."""
 
     def __init__(self, loader: Iterable[Any], first: int, epochs: int, seed: int) -> None:
         self._loader = loader
@@ -150,19 +150,19 @@ class Stock:
     def restore(self, position: Position, before: int, now: int) -> str:
         self._epoch, self._dealt = int(position["epoch"]), int(position["dealt"])
         if before != now:
-            self._dealt = self._dealt * before // now  # about as far, and rather some twice
-            return "the loader cannot deal the rest of its epoch to another number of ranks"
+            self._dealt = self._dealt * before // now  # approximate; some samples may be repeated
+            return "the loader cannot divide the rest of its epoch among another number of ranks"
         if self._epoch and getattr(self._loader, "persistent_workers", False):
-            return "the loader's workers draw from where the last epoch left them"
+            return "the RNG state of the loader's persistent workers is not known"
         return ""
 
     def _batches(self) -> Iterator[Any]:
-        """Begin an epoch with all that its order may be drawn from seeded; drop what was dealt."""
-        chance = RngSource()
+        """Begin an epoch with seeded generators; skip the batches before the position."""
+        rng = RngSource()
         self._begin_epoch()
         batches = self._begun()
-        first = list(_some(batches, int(not self._dealt)))  # samplers draw when they are asked
-        chance.put_back()
+        first = list(_some(batches, int(not self._dealt)))  # samplers draw at the first batch
+        rng.put_back()
         yield from first
         yield from batches
 
@@ -188,7 +188,7 @@ class Stock:
 
 
 def deal(source: BatchSource, is_extended: Callable[[], bool]) -> Dealt:
-    """Yield what is left of a source, and further epochs while it is to be extended."""
+    """Yield the rest of a source, and further epochs while `is_extended()`."""
     yield from source.deal()
     while is_extended():
         source.extend()
@@ -197,11 +197,11 @@ def deal(source: BatchSource, is_extended: Callable[[], bool]) -> Dealt:
             is_empty = False
             yield dealt
         if is_empty:
-            return  # it can be read once only
+            return  # an iterator that can be read only once
 
 
 def _samplers(loader: Any) -> Iterator[Any]:
-    """Yield whoever may draw an order for a loader of torch."""
+    """Yield the samplers that may draw the order of a torch loader."""
     for name in ("sampler", "batch_sampler"):
         sampler: Any = getattr(loader, name, None)
         if sampler is not None:
@@ -217,7 +217,7 @@ def _some(batches: Iterator[Any], most: int) -> Iterator[Any]:
 
 
 def open_source(source: Any, first: int, epochs: int, order_seed: int) -> BatchSource:
-    """Return what `run.steps` was given as something with a position."""
+    """Return the argument of `run.steps` as a source with a position."""
     if isinstance(source, int):
         return Counted(source, first, epochs)
     if isinstance(source, Loader):

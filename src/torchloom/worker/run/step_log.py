@@ -1,6 +1,6 @@
-"""A rank's own book of its steps, for whoever judges a training without asking anything of ours.
+"""The step digest log of a rank, by which an independent checker judges a training.
 
-One file a rank, one line a step; a line is written whole or not at all, and none is ever changed.
+Each rank has one append-only file with one JSON line per step; lines are written atomically.
 """
 
 import hashlib
@@ -25,29 +25,28 @@ from torchloom.worker.run.sources import BatchSource
 from torchloom.worker.run.tracked_state import TrackedState
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-_NAMED = "step-digests"  # a file of the run's folder: which log a command has begun
+_NAMED = "step-digests"  # a file in the run folder that names the log a command began
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class NoRun(Failure):
-    """The log of a run lies in its folder, which is not there."""
+    """The run folder, where the log would be, does not exist."""
 
     code = "no_run_folder"
 
 
 class NoStepLog:
-    """Nobody wants to read one."""
+    """The log of a run that keeps none."""
 
     def note(self, step: int, things: TrackedState, source: BatchSource | None) -> None:
         """Write nothing."""
 
 
 class StepLog:
-    """One life's part of its rank's book.
+    """The lines that one process writes to the log of its rank.
 
-    A step is `applied` when this life has come from the boundary before it to the one behind it,
-    in one generation. What a generation begins with is `joined`: the state behind that step was
-    this life's own, or was given to it.
+    A step is `applied` if this process passed the boundaries before and after it in one generation.
+    The first boundary of a generation is `joined`: the process had that state, or received it.
     """
 
     def __init__(self, folder: Path, threadlet: Threadlet) -> None:
@@ -55,11 +54,11 @@ class StepLog:
         self._threadlet = threadlet
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._file = os.open(folder / f"rank_{threadlet.identity.rank}.jsonl", flags, 0o600)
-        self._at = (-1, -1)  # generation and step of the boundary that was noted last
-        self._next: str | None = None  # what the step behind it is trained on
+        self._at = (-1, -1)  # generation and step of the last boundary written
+        self._next: str | None = None  # samples of the step after it
 
     def note(self, step: int, things: TrackedState, source: BatchSource | None) -> None:
-        """At the boundary before a step: write down the one that is done."""
+        """At the boundary before a step: write the line of the step before it."""
         identity = self._threadlet.identity
         before, self._at = self._at, (identity.generation, step)
         if before == self._at:
@@ -83,17 +82,17 @@ class StepLog:
 
 
 def opened(threadlet: Threadlet) -> StepLog | NoStepLog:
-    """Return a rank's book, where a command has begun one or the environment names a folder."""
+    """Return the log that a command began or the environment names, if there is one."""
     run = _run(threadlet)
     try:
         return StepLog(run / (run / _NAMED).read_text(), threadlet)
-    except FileNotFoundError:  # no command has, or it was ended just now
+    except FileNotFoundError:  # no command began one, or one was ended just now
         folder = environment.text(environment.STEP_LOG_VARIABLE)
         return StepLog(Path(folder), threadlet) if folder else NoStepLog()
 
 
 def switched(threadlet: Threadlet, name: str) -> StepLog | NoStepLog:
-    """Begin a book in a folder of the run, or end it; later lives of the ranks do the same."""
+    """Begin a log in the run folder, or end it; later processes of the ranks follow."""
     run = _run(threadlet)
     if name and not (run.is_dir() and _NAME.fullmatch(name)):
         raise NoRun(f"there is no folder {run} for a log {name!r}; set LOOM_HOME as the launch has")
@@ -111,7 +110,7 @@ def _run(threadlet: Threadlet) -> Path:
 
 
 def _bits(things: TrackedState) -> dict[str, str]:
-    """Return what parameters, optimizers and buffers are; the last may be a rank's own."""
+    """Return digests of parameters, optimizers and buffers; the last may differ between ranks."""
     modules = [model.module for model in things.models.values()]
     optimizers = (one for one in things.tracked.values() if isinstance(one, Optimizer))
     return {
@@ -122,7 +121,7 @@ def _bits(things: TrackedState) -> dict[str, str]:
 
 
 def _kept(optimizer: Optimizer) -> Iterable[Tensor]:
-    """Return the tensors of an optimizer, in an order that is always the same."""
+    """Return the tensors of an optimizer, in a fixed order."""
     parameters = (one for group in optimizer.param_groups for one in group["params"])
     states = (optimizer.state.get(one, {}) for one in parameters)
     found = (state[name] for state in states for name in sorted(state))
@@ -134,13 +133,13 @@ def _whole(tensors: Iterable[Tensor]) -> str:
 
 
 def _samples(source: BatchSource | None) -> str | None:
-    """Return what the next batch is made of, where the run deals it."""
+    """Return a digest of the samples of the next batch, if the run deals them."""
     ask: Any = getattr(source, "samples", None)
     return None if ask is None else _short(json.dumps(ask()).encode())
 
 
 def _rng_digest() -> str:
-    """Return where the generators are that programs draw from."""
+    """Return a digest of the RNG state of torch and numpy."""
     numpy = sys.modules.get("numpy")
     drawn = torch.get_rng_state().numpy().tobytes()
     return _short(drawn + (b"" if numpy is None else repr(numpy.random.get_state()).encode()))

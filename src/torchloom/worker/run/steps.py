@@ -1,4 +1,4 @@
-"""One step of a training program, a section between steps, and the batches that steps are for."""
+"""Steps of a training loop, sections between steps, and the batches of a loop."""
 
 import signal
 import threading
@@ -10,13 +10,13 @@ _OURS = 7  # of the signals that no library has a use for
 SIGNAL: int = signal.SIGRTMIN + _OURS if hasattr(signal, "SIGRTMIN") else 0
 
 
-Batch = tuple[int | None, Any]  # epoch and batch; no epoch: there is none left
+Batch = tuple[int | None, Any]  # epoch and batch; epoch None: no batch is left
 Dealt = Iterator[Batch]
 NONE: Batch = (None, None)
 
 
 def size_of(source: Any, epochs: int) -> int | None:
-    """Return how many steps a loop over a source has; nothing where it has no length."""
+    """Return the number of steps of a loop over a source; None if it has no length."""
     try:
         return (source if isinstance(source, int) else len(source)) * epochs
     except TypeError:
@@ -24,7 +24,7 @@ def size_of(source: Any, epochs: int) -> int | None:
 
 
 class Holder(Protocol):
-    """A run, as seen from its steps."""
+    """What a step needs of its run."""
 
     applied: int
 
@@ -34,11 +34,17 @@ class Holder(Protocol):
 
 
 class Step:
-    """One step of a run; `with step:` says that it is done when the block is left.
+    """One step of a run, yielded by `run.steps`. Leaving `with step:` completes the step.
 
-    Where the run's members may be replaced, an exception in the block is held back until it is
-    known whose it is: the program's own is raised by `run.steps`, behind a peer's the step comes
-    again. Until then the program goes on behind the block; `is_done` tells.
+    With live recovery, an exception in the block does not propagate at once: code after the block
+    runs first. If a lost peer caused it, `run.steps` yields the step again; otherwise `run.steps`
+    raises it. Check `is_done` after the block if the difference matters.
+
+    Attributes:
+        number: The number of the step, from 0, over all epochs and restarts.
+        epoch: The epoch of its batch.
+        batch: The batch of the loader; the number within the epoch in `run.steps(1000)`.
+        is_done: Whether the block was left without an exception.
     """
 
     __slots__ = ("_run", "batch", "epoch", "is_done", "number")
@@ -51,7 +57,7 @@ class Step:
         self.is_done = False
 
     def log(self, **values: Any) -> None:
-        """Note numbers of this step; see `Run.log`."""
+        """Log metrics of this step, as `Run.log` does: `step.log(loss=loss)`."""
         self._run.add(self.number, values)
 
     def __enter__(self) -> "Step":
@@ -71,7 +77,7 @@ class Step:
 
 
 class Section:
-    """A part of a program, outside of its steps, in which ranks need each other."""
+    """Collective work between steps; see `Run.section`."""
 
     __slots__ = ("_run", "is_done", "name")
 
@@ -94,7 +100,7 @@ class Section:
 
 
 class Dealing:
-    """The batches of a loop, one a step; the last one again for a step that was interrupted."""
+    """The batches of a loop, one per step; an interrupted step gets the same batch again."""
 
     __slots__ = ("_batches", "_last", "_step")
 
@@ -104,17 +110,17 @@ class Dealing:
         self._step = -1
 
     def next(self) -> Batch:
-        """Return the next batch, and keep nothing."""
+        """Return the next batch, without keeping it."""
         return next(self._batches, NONE)
 
     def of(self, step: int) -> Batch:
-        """Return the batch of a step, and keep it until the next one's."""
+        """Return the batch of a step, and keep it until the next step."""
         if step != self._step:
             self._last, self._step = next(self._batches, NONE), step
         return self._last
 
     def go_to(self, step: int, batches: Dealt | None) -> None:
-        """Go on at a step: with other batches, or with what these have left."""
+        """Continue at a step, with new batches or with the rest of these."""
         if batches is not None:
             self._batches, self._step = batches, -1
             return
@@ -123,11 +129,11 @@ class Dealing:
 
 
 class Provoked(RuntimeError):
-    """What a program may raise at any time, raised because somebody wanted to see it."""
+    """An exception that a test of recovery requested."""
 
 
 class ProvokedStep(Step):
-    """A step that fails when its block is done."""
+    """A step that raises at the end of its block."""
 
     __slots__ = ()
 
@@ -146,14 +152,14 @@ class ProvokedStep(Step):
 
 
 def listen(provoke: Callable[[], None]) -> None:
-    """Have the signal call a function, unless it means something else to the program."""
+    """Call a function on the signal, unless the program handles that signal itself."""
     if not SIGNAL or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
 
-    def hear(signum: int, frame: FrameType | None) -> None:
+    def handle(signum: int, frame: FrameType | None) -> None:
         provoke()
 
-    signal.signal(SIGNAL, hear)
-    signal.siginterrupt(SIGNAL, False)  # whatever waits in the kernel goes on waiting
+    signal.signal(SIGNAL, handle)
+    signal.siginterrupt(SIGNAL, False)  # system calls are restarted

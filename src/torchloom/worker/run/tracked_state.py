@@ -1,4 +1,4 @@
-"""All that a run's checkpoints carry of the program: its models, and what it tracks besides."""
+"""The state that checkpoints and live recovery carry: models and tracked objects."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _COMMON = (Optimizer, LRScheduler, GradScaler)
 
 
 def is_average(state: Any, models: Iterable[Iterable[Tensor]]) -> bool:
-    """Tell whether a state has a tensor for each weight of one of these models."""
+    """Tell whether a state has a tensor for each weight of one of these models, as averages do."""
     there = Counter(tensor.shape for tensor in tensors(state) if tensor.is_floating_point())
     wanted = (Counter(weight.shape for weight in model) for model in models)
     return any(shapes and shapes <= there for shapes in wanted)
@@ -28,66 +28,62 @@ State = dict[str, Any]
 
 
 class BadTrackedState(UserError):
-    """What cannot be tracked."""
+    """An object or a name that cannot be tracked."""
 
     code = "cannot_track"
 
 
 class OtherProgram(UserError):
-    """A checkpoint is not one of this program."""
+    """The checkpoint does not fit this program."""
 
     code = "other_program"
 
 
 class TrackedState:
-    """Models and what belongs to them, by name.
+    """Models, optimizers and other objects with a state, by name.
 
-    Parameters, optimizers and schedulers are the same on every rank, and shared out among them
-    when they are saved. Buffers, scalers and all else may be each rank's own.
+    Parameters, optimizers and schedulers are equal on every rank; each rank saves a share of them.
+    Buffers, scalers and other objects may differ between ranks; each rank saves its own.
     """
 
     def __init__(self) -> None:
         self.models: dict[str, Wrapped] = {}
         self.tracked: dict[str, Any] = {}
         self._stepped = True
-        self._adds_up = False  # whether gradients of steps before count in this one
+        self._adds_up = False  # whether gradients of earlier steps count in this one
         self._is_touched = False  # whether an optimizer began to step in this one
         self._counts: tuple[int, ...] = ()  # of schedulers, when it began
-        self._alike: frozenset[str] | None = None  # what is tracked and the same on every rank
+        self._alike: frozenset[str] | None = None  # tracked objects that are equal on every rank
 
     def __bool__(self) -> bool:
         return bool(self.models or self.tracked)
 
     @property
     def has_optimizer(self) -> bool:
-        """Tell whether an optimizer's state is among these."""
+        """Tell whether an optimizer is tracked."""
         return any(isinstance(thing, Optimizer) for thing in self.tracked.values())
 
     def add_model(self, name: str, model: Wrapped) -> None:
-        """Carry a model; without a name it is `model`, `model2` and so on."""
+        """Add a model; without a name it is `model`, `model2` and so on."""
         count = len(self.models) + 1
         name = name or ("model" if count == 1 else f"model{count}")
         if name in self.models:
-            raise BadTrackedState(
-                f"there is a model {name!r} already: give another name to run.wrap"
-            )
+            raise BadTrackedState(f"there is already a model {name!r}: give run.wrap another name")
         self.models[name] = model
         self._alike = None
 
     def track(self, things: Mapping[str, Any]) -> None:
-        """Carry anything that can tell its state and take it back."""
+        """Add objects that have `state_dict` and `load_state_dict`."""
         for name, thing in things.items():
             if isinstance(thing, Wrapped):
-                raise BadTrackedState(
-                    f"{name} is wrapped, so it is carried already: track it no more"
-                )
+                raise BadTrackedState(f"{name} is wrapped, so it is tracked already: leave it out")
             if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
                 raise BadTrackedState(
                     f"{name} is a {type(thing).__name__} without state_dict and load_state_dict:"
                     " give it both, or leave it out"
                 )
             if self.tracked.get(name, thing) is not thing:
-                raise BadTrackedState(f"something else is tracked as {name!r}: take another name")
+                raise BadTrackedState(f"another object is tracked as {name!r}: choose another name")
             if isinstance(thing, Optimizer) and name not in self.tracked:
                 thing.register_step_pre_hook(self._is_stepping)
                 thing.register_step_post_hook(self._has_stepped)
@@ -95,21 +91,21 @@ class TrackedState:
             self._alike = None
 
     def begin_step(self) -> None:
-        """Note whether an optimizer steps in the step that begins."""
+        """Begin to record whether an optimizer steps in this step."""
         self._adds_up = not self._stepped and self.has_optimizer
         self._stepped = self._is_touched = False
         self._counts = self._scheduled()
 
     def is_whole(self) -> bool:
-        """Tell whether no optimizer and no scheduler has moved in the step that was begun."""
+        """Tell whether no optimizer and no scheduler has stepped in the current step."""
         return not self._is_touched and self._counts == self._scheduled()
 
     def adds_up(self, is_begun: bool) -> bool:
-        """Tell whether gradients of steps before count in the step that was begun, or comes."""
+        """Tell whether gradients of earlier steps count in the current step, or the next one."""
         return self._adds_up if is_begun else not self._stepped and self.has_optimizer
 
     def drop_gradients(self) -> None:
-        """Have no gradients: a step that was interrupted begins again."""
+        """Drop all gradients, before an interrupted step is repeated."""
         for model in self.models.values():
             for _, parameter in _parameters(model):
                 parameter.grad = None
@@ -117,19 +113,16 @@ class TrackedState:
             if isinstance(thing, Optimizer):
                 thing.zero_grad(set_to_none=True)
             elif isinstance(thing, GradScaler) and thing.is_enabled():
-                thing._per_optimizer_states.clear()  # else it says that it has unscaled already
+                thing._per_optimizer_states.clear()  # else it refuses to unscale again
         self._stepped = True
 
     def shared(self) -> State:
-        """Return what is the same on every rank."""
+        """Return the state that is equal on every rank."""
         models = {name: dict(_parameters(model)) for name, model in self.models.items()}
         return {"models": models, "tracked": self._states(True)}
 
     def own(self) -> State:
-        """Return what is this rank's own.
-
-        Gradients are, while they are added up over several steps.
-        """
+        """Return the state of this rank alone, with gradients that are accumulated over steps."""
         buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
         shares = {name: model.shares_buffers for name, model in self.models.items()}
         own = {"buffers": buffers, "shares": shares, "tracked": self._states(False)}
@@ -140,33 +133,33 @@ class TrackedState:
             }
         return own
 
-    # What members give each other: a scaler is the same on all, since their gradients are; so is an
-    # average of weights.
+    # For live recovery. A scaler is equal on all ranks, since their gradients are; so is an average
+    # of weights.
 
     def common(self) -> State:
-        """Return what a peer can give: it is the same on every rank after the same step."""
+        """Return the state that any peer can send: it is equal on every rank after a step."""
         models = {name: dict(_parameters(model)) for name, model in self.models.items()}
         return {"models": models, "tracked": self._given(True)}
 
     def private(self) -> State:
-        """Return what nobody else knows."""
+        """Return the state that only this rank has."""
         buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
         shares = {name: model.shares_buffers for name, model in self.models.items()}
         return {"buffers": buffers, "shares": shares, "tracked": self._given(False)}
 
     def parameters(self) -> list[Tensor]:
-        """Return the first tensors of what a peer can give, as they are here."""
+        """Return the parameters, which come first in the state that a peer sends."""
         return [part for model in self.models.values() for _, part in _parameters(model)]
 
     def take_common(self, state: State) -> None:
-        """Have what a peer has."""
+        """Load the state of a peer."""
         for name, model in self.models.items():
             _fill(name, dict(_parameters(model)), state["models"].get(name))
         self._load(state["tracked"])
         self._alike = frozenset(state["tracked"]) & self.tracked.keys()
 
     def take_private(self, state: State) -> None:
-        """Have what this rank, or another one, alone knew."""
+        """Load state that only one rank had."""
         for name, model in self.models.items():
             _fill(name, dict(_buffers(model)), state["buffers"].get(name))
             model.shares_buffers = state["shares"][name]
@@ -178,7 +171,7 @@ class TrackedState:
                 self.tracked[name].load_state_dict(state)
 
     def put_back(self, shared: State, own: State) -> list[str]:
-        """Give everything the state that was saved; return what was not there."""
+        """Load a checkpoint; return which tracked objects are not in it."""
         for name, model in self.models.items():
             _fill(name, dict(_parameters(model)), shared["models"].get(name))
             _fill(name, dict(_buffers(model)), own["buffers"].get(name))
@@ -207,7 +200,7 @@ class TrackedState:
                             yield f"{name}.{at}.{key}", tensor
 
     def devices(self) -> set[str]:
-        """Return the kinds of devices that models are on."""
+        """Return the device types of the models."""
         parts = (p for model in self.models.values() for _, p in _parameters(model))
         return {part.device.type for part in parts}
 
@@ -219,7 +212,7 @@ class TrackedState:
         }
 
     def _given(self, by_peers: bool) -> State:
-        """Return the states of what peers have alike, or of what is this rank's own."""
+        """Return the tracked states that are equal on all ranks, or those that are not."""
         if self._alike is None:
             self._alike = frozenset(name for name in self.tracked if self._is_alike(name))
         names = [name for name in self.tracked if (name in self._alike) is by_peers]
@@ -231,7 +224,7 @@ class TrackedState:
         return isinstance(thing, _COMMON) or is_average(plain(thing.state_dict()), models)
 
     def _scheduled(self) -> tuple[int, ...]:
-        """Return how often each scheduler has moved; one made of others does not count itself."""
+        """Return the step count of each scheduler; a sequential scheduler has none of its own."""
         found = [one for one in self.tracked.values() if isinstance(one, LRScheduler)]
         return tuple([getattr(one, "last_epoch", 0) for one in found])
 
@@ -251,16 +244,16 @@ def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | None) -> None:
-    """Copy into the tensors there are: optimizers and DDP hold on to them."""
+    """Copy into the existing tensors, to which optimizers and DDP hold references."""
     if saved is None:
         raise OtherProgram(f"the checkpoint has no model {name!r}: start a new run")
     if there.keys() != saved.keys():
         odd = ", ".join(sorted(there.keys() ^ saved.keys())[:3])
-        raise OtherProgram(f"the checkpoint is of another {name}: {odd} differ; start a new run")
+        raise OtherProgram(f"the checkpoint has another {name}: {odd} differ; start a new run")
     with torch.no_grad():
         for key, tensor in there.items():
             if tensor.shape != saved[key].shape:
                 shapes = f"{tuple(saved[key].shape)} saved, {tuple(tensor.shape)} here"
                 raise OtherProgram(f"{name}.{key} has another shape: {shapes}; start a new run")
-            if saved[key] is not tensor:  # else it was filled on the way
+            if saved[key] is not tensor:  # else the transfer has filled it
                 tensor.copy_(saved[key])

@@ -1,4 +1,4 @@
-"""A model that all ranks train together, and whose DDP can be dropped and built anew."""
+"""A model with data-parallel training whose DDP can be dropped and rebuilt."""
 
 import contextlib
 import copy
@@ -20,7 +20,11 @@ _OWN = ("training", "shares_buffers", "_joined", "_options", "_is_primed")
 
 
 def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Go forth and back with these inputs, and leave no trace but the layout of the buckets."""
+    """Run forward and backward passes that only fix the layout of DDP's buckets.
+
+    DDP lays its buckets out anew after the first iteration, which changes the rounding of sums.
+    Buffers, gradients and RNG state are restored.
+    """
     rng = RngSource()
     buffers = [(each, each.detach().clone()) for each in model.module.buffers()]
     gradients = [(each, each.grad) for each in model.module.parameters()]
@@ -42,7 +46,7 @@ def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _pass(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Take copies of the inputs: whatever made them has a graph of its own, still to be used."""
+    """Run one pass on copies of the inputs, whose own graph is still needed."""
     outputs = model(*replaced(args, _copy), **replaced(kwargs, _copy))
     sums = [each.sum() for each in tensors(outputs) if each.requires_grad]
     if sums:
@@ -60,20 +64,20 @@ def _forget(model: DistributedDataParallel) -> None:
 
 
 class NoGroup(UserError):
-    """Ranks that are to train one model have not met."""
+    """There are several ranks, and no process group."""
 
     code = "no_group"
 
     def __init__(self) -> None:
         super().__init__(
-            "the ranks have not met: call torch.distributed.init_process_group() before run.wrap()"
+            "no process group: call torch.distributed.init_process_group() before run.wrap()"
         )
 
 
 class Wrapped(nn.Module):
-    """The model itself, but for its forward pass, which goes through DDP where there are peers.
+    """A model whose forward pass uses DDP if there are other ranks; created by `run.wrap`.
 
-    What is looked up, set, listed, saved and loaded is the model's own, by its own names.
+    Attributes, parameters, buffers and state dict are those of the model, under its own names.
     """
 
     module: nn.Module
@@ -81,7 +85,7 @@ class Wrapped(nn.Module):
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any], sync: bool) -> None:
         super().__init__()
-        self.__dict__["module"] = module  # not a part of this module: names stay the model's own
+        self.__dict__["module"] = module  # not a submodule, so that names have no prefix
         self.__dict__["_options"] = dict(options)
         self.__dict__["training"] = module.training
         self.__dict__["_joined"] = None
@@ -89,23 +93,23 @@ class Wrapped(nn.Module):
         self.rebuild(sync)
 
     def rebuild(self, sync: bool = False) -> None:
-        """Drop what joins the ranks and build it for the group there is now.
+        """Drop DDP and build it for the current process group.
 
-        With `sync` every rank gets rank 0's weights; without, they are known to be equal.
+        With `sync`, every rank gets rank 0's weights; without, they must be equal already.
         """
         shares = self.shares_buffers
-        self._joined = None  # the old one first: it holds buckets and sockets
+        self._joined = None  # first, since it holds buckets and sockets
         self._is_primed = False
         self._joined = _join(self.module, self._options, sync)
         self.shares_buffers = shares
 
     def drop(self) -> None:
-        """Let go of what joins the ranks: their group is left."""
+        """Drop DDP, before the process group is left."""
         self._joined = None
         self._is_primed = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute; the first pass that trains is primed."""
+        """Run the model; DDP is primed before the first training pass."""
         joined = self._joined
         if joined is None:
             return self.module(*args, **kwargs)
@@ -124,13 +128,13 @@ class Wrapped(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Keep the gradients of this block to oneself, to add them up over several passes."""
+        """Accumulate gradients in this block without averaging them over the ranks."""
         with self._joined.no_sync() if self._joined is not None else contextlib.nullcontext():
             yield
 
     @property
     def shares_buffers(self) -> bool:
-        """Tell whether the next pass begins with rank 0's buffers: not after one without sync."""
+        """Whether the next pass begins with rank 0's buffers; not after a pass in `no_sync`."""
         return self._joined is None or bool(self._joined.require_forward_param_sync)
 
     @shares_buffers.setter
@@ -138,7 +142,7 @@ class Wrapped(nn.Module):
         if self._joined is not None:
             self._joined.require_forward_param_sync = shares
 
-    # What belongs to the model.
+    # Everything else is forwarded to the model.
 
     def __getattr__(self, name: str) -> Any:
         if "module" not in self.__dict__:
@@ -155,19 +159,19 @@ class Wrapped(nn.Module):
         delattr(self.module, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        return copy.deepcopy(self.module, memo)  # a copy is nobody's peer
+        return copy.deepcopy(self.module, memo)  # a copy takes no part in DDP
 
     def __repr__(self) -> str:
         return repr(self.module)
 
     def train(self, mode: bool = True) -> "Wrapped":
-        """Train or evaluate."""
+        """Set training or evaluation mode."""
         self.training = mode
         (self._joined if self._joined is not None else self.module).train(mode)
         return self
 
     def apply(self, fn: Callable[[nn.Module], None]) -> "Wrapped":
-        """Call a function with every module."""
+        """Call a function with every submodule."""
         self.module.apply(fn)
         return self
 
@@ -179,38 +183,38 @@ class Wrapped(nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's own."""
+        """Return the model's state dict."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the model's own."""
+        """Load the model's state dict."""
         return self.module.load_state_dict(*args, **kwargs)
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's own; parameters and buffers are looked for there too."""
+        """Return the model's modules; `parameters` and `buffers` use this."""
         return self.module.named_modules(*args, **kwargs)
 
     def named_children(self) -> Any:
-        """Return the model's own."""
+        """Return the model's children."""
         return self.module.named_children()
 
     def register_buffer(self, *args: Any, **kwargs: Any) -> None:
-        """Give the model a buffer."""
+        """Register a buffer of the model."""
         self.module.register_buffer(*args, **kwargs)
 
     def register_parameter(self, *args: Any, **kwargs: Any) -> None:
-        """Give the model a parameter."""
+        """Register a parameter of the model."""
         self.module.register_parameter(*args, **kwargs)
 
     def add_module(self, *args: Any, **kwargs: Any) -> None:
-        """Give the model a part."""
+        """Add a child of the model."""
         self.module.add_module(*args, **kwargs)
 
 
 def _join(
     module: nn.Module, options: Mapping[str, Any], sync: bool
 ) -> DistributedDataParallel | None:
-    """Return DDP for the ranks there are; a process without peers needs none."""
+    """Return DDP for the current ranks, or None for a process without peers."""
     if not dist.is_available() or not dist.is_initialized():
         if int(environment.text("WORLD_SIZE") or 1) > 1:
             raise NoGroup()
@@ -220,8 +224,8 @@ def _join(
         return None
     device = given[0].device
     ids = None if device.type == "cpu" else [device]
-    told = {"device_ids": ids, "init_sync": sync, **options}
-    return DistributedDataParallel(module, **told)
+    arguments = {"device_ids": ids, "init_sync": sync, **options}
+    return DistributedDataParallel(module, **arguments)
 
 
 def _layout(module: nn.Module) -> list[tuple[int, torch.device, torch.dtype]]:

@@ -1,4 +1,7 @@
-"""Saving and loading: staging, shares, shard files, and the writer behind the training."""
+"""Save and load checkpoints: staging memory, shard files, a background writer, inspection.
+
+`saver.py` is what a rank saves with, `loader.py` puts a checkpoint together again.
+"""
 
 from torchloom.worker.saving.loader import Loaded, hashed, load
 from torchloom.worker.saving.saver import Saver

@@ -1,4 +1,4 @@
-"""All that a checkpoint holds, of all ranks, by names that people know from their programs."""
+"""The contents of a checkpoint, of all ranks, by the names that the program uses."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,26 +13,26 @@ from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
 from torchloom.worker.saving.loader import contents_of, own_of, shared_of
 
-_OUTER = ("models", "buffers", "tracked")  # what the run API puts around the program's names
-_LONGEST = 200  # letters of a value that is shown
+_OUTER = ("models", "buffers", "tracked")  # levels that the run API adds around the program's names
+_LONGEST = 200  # characters of a displayed value
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What all ranks share, and what is each one's own."""
+    """The state that all ranks share, and the state of each rank alone."""
 
     manifest: Manifest
     shared: Mapping[str, Any]
     own: tuple[Mapping[str, Any], ...]
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
-        """Yield every tensor and every plain value by name; what is one rank's says whose."""
+        """Yield every tensor and plain value by name, with the rank where it is one rank's."""
         yield from _leaves(self.shared)
         for rank, own in enumerate(self.own):
             yield from ((f"rank {rank}: {name}", leaf) for name, leaf in _leaves(own))
 
     def models(self) -> dict[str, dict[str, Tensor]]:
-        """Return the state of each model: its parameters, and its buffers as rank 0 has them."""
+        """Return the state dict of each model, with the buffers of rank 0."""
         buffers = self.own[0].get("buffers", {})
         return {
             name: {**parameters, **buffers.get(name, {})}
@@ -40,11 +40,11 @@ class Contents:
         }
 
     def tracked(self) -> dict[str, Any]:
-        """Return the state of what was tracked, as rank 0 has it."""
+        """Return the states of tracked objects, as rank 0 has them."""
         return {**self.shared.get("tracked", {}), **self.own[0].get("tracked", {})}
 
     def digests(self) -> list[dict[str, str]]:
-        """Return what the bits of each tensor give, rank by rank, as a rank itself notes them."""
+        """Return the digest of each tensor, by rank, as `LOOM_DIGESTS` writes them."""
         alike = {name: digest(tensor) for name, tensor in self._noted()}
         return [
             alike | {name: digest(tensor) for name, tensor in _named(own.get("buffers", {}))}
@@ -61,7 +61,7 @@ class Contents:
 
 
 def read(root: str, step: int) -> Contents:
-    """Return the checkpoint of a step; its shards are hashed before anything of them is read."""
+    """Return the checkpoint of a step; every shard is hashed before it is read."""
     storage = open_storage(root, environment.variables())
     manifest = storage.manifest(step)
     files = contents_of(storage, manifest)
@@ -88,7 +88,7 @@ def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def compare(a: Contents, b: Contents) -> dict[str, Any]:
-    """Return the tensors that differ, those that only one has, and plain values that differ."""
+    """Return the tensors and values that differ, and tensors that only one side has."""
     left, right = dict(a.leaves()), dict(b.leaves())
     both = [name for name in left if name in right]
     tensors, values, same = [], [], 0
@@ -111,14 +111,14 @@ def compare(a: Contents, b: Contents) -> dict[str, Any]:
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors have the same type, shape and bits."""
+    """Tell whether two tensors have equal type, shape and bits."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(_bits(one), _bits(other))
 
 
 def difference(name: str, one: Tensor, other: Tensor) -> dict[str, Any]:
-    """Return by how much two tensors differ; where both are NaN they do not."""
+    """Return how much two tensors differ; NaN equals NaN."""
     row: dict[str, Any] = {"name": name, "shape": list(one.shape), "dtype": _type(one)}
     row |= {"why": "", "max_abs": None, "relative": None, "changed": None, "elements": one.numel()}
     if one.shape != other.shape:
@@ -166,7 +166,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as JSON has it, or its words."""
+    """Return a value as JSON, or its repr."""
     if value is None or isinstance(value, bool | int | str):
         return value[:_LONGEST] if isinstance(value, str) else value
     if isinstance(value, float) and math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Put a checkpoint's state together: every shard is hashed first, and none of it can run code."""
+"""Load a checkpoint: every shard is hashed first, and none of it can run code."""
 
 import io
 import threading
@@ -21,23 +21,23 @@ Files = Mapping[int, Mapping[str, Any]]  # what shards hold, by rank
 
 @dataclass(frozen=True)
 class Loaded:
-    """The state of a checkpoint for one rank; its tensors may lie in the memory of the shards.
+    """The state of a checkpoint for one rank; its tensors may be views of the shards.
 
-    That of a local file is the page cache's: a page is copied when it is first written to, and
-    the file takes its room on the disk until the last such tensor is gone.
+    A local file is mapped copy-on-write: its disk space is in use until the last such tensor is
+    freed.
     """
 
     step: int
     shared: Any
     own: Any
     manifest: Manifest
-    exact_world: bool  # as many ranks as there were
+    exact_world: bool  # as many ranks as the checkpoint has
 
 
 def hashed(storage: Storage, step: int, part: tuple[int, int]) -> Contents:
-    """Return some shards, the i-th of every n, each hashed; raise Damaged if one is not intact.
+    """Return the shards of part (i, n), each hashed; raise Damaged if one is not intact.
 
-    Ranks that read the same files do a part each: `load` takes the rest on the others' word.
+    Ranks that read the same files check one part each: `load` trusts the others for the rest.
     """
     shards = _manifest(storage, step).shards
     mine = [shard for shard in shards if shard.rank % part[1] == part[0]]
@@ -52,11 +52,11 @@ def load(
     held: Contents | None = None,
     lent: tuple[str, ...] = ("",),
 ) -> Loaded:
-    """Return the state before a step; raise Damaged for anything that is wrong with it.
+    """Return the state before a step; raise Damaged if anything is wrong with it.
 
-    Of a rank that was not there when it was saved, `own` is rank 0's. With shards that are `held`
-    already, the others have been hashed by somebody else. Tensors whose names begin as `lent` says
-    stay in the memory of the shards, for who copies them at once; others get memory of their own.
+    A rank that the checkpoint does not have gets rank 0's `own`. Shards that are `held` were read
+    already, and the others were hashed by other ranks. Tensors whose names begin with `lent` stay
+    views of the shards, for callers that copy them at once; other tensors are copied.
     """
     manifest = _manifest(storage, step)
     files = contents_of(storage, manifest, held)
@@ -71,7 +71,7 @@ def load(
 
 
 def contents_of(storage: Storage, manifest: Manifest, held: Contents | None = None) -> Files:
-    """Return what each rank's shard holds; nothing of it is looked at before it was hashed."""
+    """Return the contents of each rank's shard; each is hashed before it is parsed."""
     files = {}
     for shard in manifest.shards:
         content = (held or {}).get(shard.rank)
@@ -82,20 +82,20 @@ def contents_of(storage: Storage, manifest: Manifest, held: Contents | None = No
 
 
 def shared_of(manifest: Manifest, files: Files, lent: tuple[str, ...] = ("",)) -> Any:
-    """Return what is the same on all ranks, of which each has written a share."""
+    """Return the state that is equal on all ranks, of which each has written a share."""
     tensors = {name: item for file in files.values() for name, item in file["shared"].items()}
     skeleton = files[0]["skeleton"]["shared"]
     return _whole(manifest, 0, skeleton, _kept(tensors, lent))
 
 
 def own_of(manifest: Manifest, files: Files, rank: int, lent: tuple[str, ...] = ("",)) -> Any:
-    """Return what is one rank's own."""
+    """Return the state of one rank alone."""
     skeleton = files[rank]["skeleton"]["own"]
     return _whole(manifest, rank, skeleton, _kept(files[rank]["own"], lent))
 
 
 def _kept(tensors: Mapping[str, torch.Tensor], lent: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """Return the tensors, those that are not lent in memory of their own."""
+    """Return the tensors, copied if they are not lent."""
     return {
         name: tensor if name.startswith(lent) else tensor.clone()
         for name, tensor in tensors.items()
@@ -110,21 +110,21 @@ def _manifest(storage: Storage, step: int) -> Manifest:
 
 
 def _read(content: memoryview, manifest: Manifest, shard: Shard) -> Mapping[str, Any]:
-    """Return what a shard holds, of which nothing was looked at before its hash was checked."""
+    """Return the contents of a shard whose hash was checked."""
     try:
         found = opened(content)
         _check(found, manifest, shard)
-    except Exception as error:  # bytes that someone chose can make torch's reader raise anything
+    except Exception as error:  # hostile bytes can make torch's reader raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise Damaged(manifest.step, shard.name, f"cannot be read: {why}") from None
     return found
 
 
 def opened(content: memoryview) -> dict[str, Any]:
-    """Return what a shard's bytes hold; the tensors stay where they are.
+    """Return the contents of a shard; the tensors are views of its bytes.
 
-    torch reads the pickled part, with nothing allowed but tensors and plain containers. The n-th
-    tensor has the n-th storage: the file mentions them in this order, each once.
+    torch reads the pickled part, with only tensors and plain containers allowed. The n-th tensor
+    has the n-th storage: the file refers to them in this order, each once.
     """
     found = torch.load(_file(content), map_location="meta", weights_only=True, mmap=False)
     groups = [found["shared"], found["own"]]
@@ -141,7 +141,7 @@ def opened(content: memoryview) -> dict[str, Any]:
 
 
 def _check(found: Mapping[str, Any], manifest: Manifest, shard: Shard) -> None:
-    """Compare what a shard says of itself with the manifest."""
+    """Compare the facts in a shard with the manifest."""
     wanted = {
         "format": FORMAT,
         "step": manifest.step,
@@ -171,7 +171,7 @@ def _file(content: memoryview) -> io.BufferedReader:
 
 
 class _Window(io.RawIOBase):
-    """Memory as a file to read, without a copy of it."""
+    """Memory as a readable file, without a copy."""
 
     def __init__(self, content: memoryview) -> None:
         self._content = content
@@ -202,7 +202,7 @@ Part = tuple[int, int]  # the i-th of every n shards
 
 
 class Prefetch:
-    """A part of a checkpoint's shards, read and hashed by a thread of its own."""
+    """A part of a checkpoint's shards, read and hashed in a thread."""
 
     def __init__(self, storage: Storage, step: int, part: Part) -> None:
         self._asked = (step, part)
@@ -213,9 +213,9 @@ class Prefetch:
         self._thread.start()
 
     def take(self, step: int, part: Part) -> Contents | None:
-        """Return these shards, once; nothing where others were read, or they could not be.
+        """Return these shards, once; None if others were read, or reading failed.
 
-        Whoever reads them then is told why.
+        The caller then reads them itself and gets the error.
         """
         if (step, part) != self._asked:
             return None

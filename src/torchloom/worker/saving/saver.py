@@ -1,4 +1,4 @@
-"""What a rank saves with: a copy into staging memory, everything else behind the training."""
+"""Save a rank's part of a checkpoint: copy it to staging memory, write it in the background."""
 
 import contextlib
 import heapq
@@ -18,13 +18,13 @@ from torchloom.worker.saving.tree import Flat
 
 FIRST_RETRY, LAST_RETRY = 0.5, 30.0  # seconds; doubled in between
 _LOWEST = 19  # of the nice values
-_CLOSING = 5.0  # seconds that a healthy write has when the writer is closed
-_SMALL = 32 * 2**20  # bytes that are written without a rest
-REST, MOST_REST = 0.4, 5.0  # seconds after a chunk on a crowded machine, and of one work in all
+_CLOSING = 5.0  # seconds that a healthy write may take when the writer is closed
+_SMALL = 32 * 2**20  # bytes that are written without a pause
+REST, MOST_REST = 0.4, 5.0  # seconds to pause after a chunk on a busy machine, and in all
 
 
 def is_crowded() -> bool:
-    """Tell whether more threads want to run than there are cores; where it is not known, say no."""
+    """Tell whether more threads are runnable than there are cores; False if unknown."""
     try:
         with open("/proc/loadavg") as file:
             running = int(file.read().split()[3].partition("/")[0])  # this thread, too
@@ -34,10 +34,10 @@ def is_crowded() -> bool:
 
 
 def deal(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
-    """Return which rank writes which tensor, the same on every rank that has these sizes.
+    """Return which rank writes which tensor; every rank computes the same result.
 
-    The largest first, each to whoever has least so far: no rank writes more than the mean and
-    the largest tensor together.
+    The largest tensor first, each to the rank with the least so far: no rank writes more than the
+    mean plus the largest tensor.
     """
     if world_size == 1:
         return dict.fromkeys(sizes, 0)
@@ -50,12 +50,12 @@ def deal(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
     return owners
 
 
-Tell = Callable[[str, dict[str, Any]], None]
+Report = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One shard to write: of which draft, its bytes, what else is told of it."""
+    """One shard to write: its draft, its bytes, and facts that are reported with it."""
 
     draft: Draft
     rank: int
@@ -69,31 +69,30 @@ class _GivenUp(Exception):
 
 
 class Writer:
-    """A thread with at most one work. Its staging memory is the caller's between two works.
+    """A thread that writes one shard at a time. Between two shards, the caller owns its memory.
 
-    The thread begins with the first work and has the lowest priority, and so has every thread
-    that it starts.
+    The thread starts with the first shard. It and the threads it starts have the lowest priority.
     """
 
     def __init__(
-        self, storage: Storage, tell: Tell, is_crowded: Callable[[], bool] = is_crowded
+        self, storage: Storage, report: Report, is_crowded: Callable[[], bool] = is_crowded
     ) -> None:
         self._storage = storage
-        self._tell = tell
+        self._report = report
         self._is_crowded = is_crowded
         self._changed = threading.Condition()
         self._work: Work | None = None
         self._thread: threading.Thread | None = None
-        self._moved = 0.0  # when the store last took bytes
+        self._moved = 0.0  # when the store last accepted bytes
         self._is_failing = self._must_give_up = self._is_closed = False
-        self._is_told = True  # the last work's success
-        self._waiting = 0  # callers: the writer does not rest while there are any
+        self._is_reported = True  # the success of the last shard
+        self._waiting = 0  # callers; the writer does not pause while there are any
         self._rested = 0.0
 
     def claim(self, patience: float) -> bool:
-        """Wait until the staging memory is free; False when the store takes nothing for too long.
+        """Wait until the staging memory is free; False if the store accepts nothing for too long.
 
-        A work that the store has refused before is given up: the caller's state is newer.
+        A shard that the store has refused before is given up: the caller's state is newer.
         """
         with self._awaited():
             while self._work is not None:
@@ -106,23 +105,23 @@ class Writer:
         return True
 
     def begin(self, work: Work) -> None:
-        """Have a work done; the writer must have been claimed."""
+        """Begin to write a shard; the writer must have been claimed."""
         with self._changed:
             self._work, self._moved, self._rested = work, time.monotonic(), 0.0
-            self._is_failing = self._must_give_up = self._is_told = False
+            self._is_failing = self._must_give_up = self._is_reported = False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="loom-saving", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def wait(self, limit: float) -> bool:
-        """Wait for the last work; tell whether it was written and told of."""
+        """Wait for the last shard; tell whether it was written and reported."""
         with self._awaited():
             self._changed.wait_for(lambda: self._work is None, limit)
-            return self._work is None and self._is_told
+            return self._work is None and self._is_reported
 
     def close(self) -> None:
-        """End the thread; a work that is being retried is given up."""
+        """End the thread; a shard that is being retried is given up."""
         with self._changed:
             self._is_closed = True
             self._must_give_up |= self._is_failing
@@ -132,7 +131,7 @@ class Writer:
 
     @contextlib.contextmanager
     def _awaited(self) -> Iterator[None]:
-        """Hold the lock, and have the writer make haste."""
+        """Hold the lock, and keep the writer from pausing."""
         with self._changed:
             self._waiting += 1
             self._changed.notify_all()
@@ -155,7 +154,7 @@ class Writer:
             return self._work is not None
 
     def _carry_out(self) -> None:
-        """Write the work until it is written or given up, and tell which."""
+        """Write the shard, with retries, until it is written or given up; report which."""
         work = self._work
         assert work is not None
         delay = FIRST_RETRY
@@ -176,7 +175,7 @@ class Writer:
             except CheckpointError as error:
                 self._fail(work, str(error))
                 return
-            except Exception as error:  # whatever it is, training goes on and someone is told
+            except Exception as error:  # reported, and training continues
                 self._fail(work, f"{type(error).__name__}: {error}")
                 return
 
@@ -194,15 +193,17 @@ class Writer:
             "hash": written.hash,
             "seconds": time.monotonic() - work.began,
         }
-        self._tell("checkpoint_shard", facts)
-        self._is_told = True
+        self._report("checkpoint_shard", facts)
+        self._is_reported = True
 
     def _fail(self, work: Work, why: str, retrying: bool = False) -> None:
         self._is_failing = True
-        self._tell("checkpoint_failed", {"step": work.draft.step, "why": why, "retrying": retrying})
+        self._report(
+            "checkpoint_failed", {"step": work.draft.step, "why": why, "retrying": retrying}
+        )
 
     def _pace(self) -> None:
-        """Note that the store took a chunk, and let the training have the cores it wants."""
+        """Note that the store accepted a chunk, and pause while the training needs the cores."""
         if self._may_rest() and self._is_crowded():
             self._rested += REST
             with self._changed:
@@ -217,28 +218,28 @@ class Writer:
         return is_large and self._rested < MOST_REST and not self._waiting
 
     def _is_wanted(self, delay: float) -> bool:
-        """Wait before the next try; tell whether the work is to be given up instead."""
+        """Wait before the next try; tell whether to give up instead."""
         with self._changed:
             return self._changed.wait_for(lambda: self._must_give_up or self._is_closed, delay)
 
 
 def _lower_priority() -> None:
-    """Run the calling thread, and those it starts, when nothing else wants to.
+    """Run the calling thread, and those it starts, only on idle cores.
 
-    Nice 19 alone is not low enough: threads that compute wait for each other at every operation,
-    and lose a whole time slice when one of them has to give way.
+    Nice 19 is not low enough: computing threads wait for each other at every operation, and lose a
+    whole time slice when one of them is preempted.
     """
-    if sys.platform == "linux":  # elsewhere a thread's number would mean some process
+    if sys.platform == "linux":  # elsewhere the id of a thread would name a process
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
         with contextlib.suppress(OSError):  # a sandbox that forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 class Saver:
-    """One rank's part of every checkpoint: its share of what all have, and its own.
+    """Saves one rank's part of every checkpoint: its share of the common state, and its own.
 
-    `tell` hears `checkpoint_shard` and `checkpoint_failed`, mostly from the writer's thread.
-    `patience` is how long a store may take no byte before a save goes without it.
+    `report` gets `checkpoint_shard` and `checkpoint_failed`, mostly in the writer's thread.
+    `patience` is how long a store may accept nothing before a save is skipped.
     """
 
     def __init__(
@@ -249,69 +250,69 @@ class Saver:
         world_size: int,
         generation: int,
         attempt: int,
-        tell: Tell,
+        report: Report,
         patience: float = 30.0,
     ) -> None:
         self._rank, self._world_size = rank, world_size
         self._generation, self._attempt = generation, attempt
-        self._tell = tell
+        self._report = report
         self._patience = patience
         self._staging = Staging()
         self._image: Image | None = None
-        self._writer = Writer(storage, tell)
+        self._writer = Writer(storage, report)
         self._process = os.getpid()
 
     def prepare(self, shared: Any, own: Any) -> None:
-        """Have the staging memory for state like this, so that its first save only copies."""
+        """Allocate the staging memory for such a state, so that its first save only copies."""
         self._check_process()
         if self._writer.claim(self._patience):
             part = _RankPart(shared, own, self._rank, self._world_size)
             self._image_of(part, part.rest(0))
 
     def save(self, step: int, shared: Any, own: Any, facts: Mapping[str, Any]) -> float:
-        """Copy this rank's part of the state, have it written, return the seconds this took.
+        """Copy this rank's part of the state and begin to write it; return the seconds this took.
 
-        `shared` is the same on every rank, `own` is this rank's. While the last checkpoint is
-        being written this waits; one that the store refuses is given up for this one.
+        `shared` is equal on every rank, `own` is this rank's. It waits while the last checkpoint is
+        being written; one that the store refuses is given up.
         """
         self._check_process()
         began = time.monotonic()
         part = _RankPart(
             shared, own, self._rank, self._world_size
-        )  # raises before anything is done
+        )  # raises before anything is changed
         if not self._writer.claim(self._patience):
-            why = f"the store took nothing of the last checkpoint for {self._patience:g} s"
-            self._tell("checkpoint_failed", {"step": step, "why": why, "retrying": False})
+            why = f"the store accepted nothing of the last checkpoint for {self._patience:g} s"
+            self._report("checkpoint_failed", {"step": step, "why": why, "retrying": False})
             return time.monotonic() - began
         rest = part.rest(step)
         image = self._image_of(part, rest)
         image.fill(part.tensors, rest, alone=is_crowded())
         stall = time.monotonic() - began
         draft = Draft(step, self._generation, self._attempt)
-        told = {**facts, "world_size": self._world_size, "stall": stall}
-        self._writer.begin(Work(draft, self._rank, image.content, told))
+        about = {**facts, "world_size": self._world_size, "stall": stall}
+        self._writer.begin(Work(draft, self._rank, image.content, about))
         return time.monotonic() - began
 
     def move_on(self, generation: int) -> None:
-        """Save for another generation from now on; what is being written is of the one before."""
+        """Save for another generation from now on; a write in progress keeps its own."""
         self._generation = generation
 
     def wait(self, limit: float) -> bool:
-        """Wait for the last save; tell whether it is written and told of."""
+        """Wait for the last save; tell whether it was written and reported."""
         self._check_process()
         return self._writer.wait(limit)
 
     def close(self) -> None:
-        """End the writer; what it cannot write is given up. In a fork this does nothing."""
+        """End the writer; a write that fails is given up. In a fork this does nothing."""
         if os.getpid() == self._process:
             self._writer.close()
 
     def _image_of(self, part: "_RankPart", rest: bytes) -> Image:
-        """Return the image of such state: the last one, or a new one in the same memory."""
+        """Return the image for this state: the last one, or a new one in the same memory."""
         wanted = part.signature
         image = self._image
         if image is None or image.signature != wanted or not image.has_room(rest):
-            self._image = image = None  # its views would keep the memory
+            self._image = image = None  # its views would keep the old memory
             image = Image(wanted, 2 * len(rest), self._staging, part.is_on_gpu)
             self._image = image
         return image
@@ -322,7 +323,7 @@ class Saver:
 
 
 class _RankPart:
-    """What one rank writes: its share of the tensors that all have, its own, two skeletons."""
+    """The contents of one rank's shard: its share of the common tensors, its own, skeletons."""
 
     def __init__(self, shared: Any, own: Any, rank: int, world_size: int) -> None:
         everyones, mine = Flat(shared, "shared"), Flat(own, "own")

@@ -1,7 +1,7 @@
-"""A shard's file in memory, byte by byte: laid out once by torch, filled anew at every save.
+"""The image of a shard's file in memory: laid out once by torch, filled at every save.
 
-The layout depends on the tensors' shapes and on nothing else. The pickled part has more room than
-it needs, so that other numbers and words fit the next time; an unpickler stops at its end.
+The layout depends on the shapes of the tensors only. The pickled part has spare room, so that
+other plain values fit at the next save; an unpickler stops at its end.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ PAGE = 4096
 _LOCAL = struct.Struct("<26xHH")  # of a record's own header: the lengths of its name and extra
 _LOCAL_SIZE = 30
 FORMAT = 1
-_PROTOCOL = 2  # what torch.save writes and its careful unpickler reads
+_PROTOCOL = 2  # what torch.save writes and its safe unpickler reads
 _BEGIN, _END = 2, 1  # bytes of a pickle before and after its content
 _CLOSE = b"u."  # the items of the outermost dictionary end, and so does the pickle
 _SLACK = 64 * 1024
-_REST = "rest"  # the key whose place the changing values take
+_REST = "rest"  # the key that the changing values replace
 
 
 class Staging:
-    """Page-aligned memory that grows when it must and is used again otherwise.
+    """Page-aligned memory that is reused, and grows if necessary.
 
-    A fork sees it as zeros, so that no page of it is copied on the next write. On a machine with
-    CUDA it is pinned when the state is there.
+    A fork sees it as zeros, so that no page is copied on the next write. It is pinned if the state
+    is on a GPU.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class Staging:
 
     @property
     def size(self) -> int:
-        """Return how many bytes there are."""
+        """Return the size in bytes."""
         return len(self._memory) if self._memory is not None else 0
 
     def ensure(self, size: int, pin: bool) -> None:
-        """Have at least this much memory; what was in it is lost when it had to grow."""
+        """Allocate at least this much memory; growing discards the contents."""
         if self.size < size:
             self.free()
             self._memory = _allocated(size)
@@ -65,7 +65,7 @@ class Staging:
                 self._pinned = address
 
     def free(self) -> None:
-        """Give the memory back as soon as no view of it is left."""
+        """Free the memory once no view of it is left."""
         if self._pinned:
             _cudart().cudaHostUnregister(self._pinned)
         self._memory, self._pinned = None, 0
@@ -81,19 +81,19 @@ def _allocated(size: int) -> mmap.mmap:
         for advice in (mmap.MADV_HUGEPAGE, _WIPE_ON_FORK):
             with contextlib.suppress(OSError):  # a kernel without it: slower, not wrong
                 memory.madvise(advice)
-    torch.frombuffer(memory, dtype=torch.uint8).zero_()  # every page is there from now on
+    torch.frombuffer(memory, dtype=torch.uint8).zero_()  # allocates every page
     return memory
 
 
 class ZipRecord(NamedTuple):
-    """One file in the zip: where its bytes begin, and how many there are."""
+    """One file in the zip: the offset of its bytes, and their number."""
 
     offset: int
     size: int
 
 
 class Layout(NamedTuple):
-    """A file as `torch.save` lays it out: its size, its records, and all bytes but the tensors'."""
+    """A file as `torch.save` lays it out: size, records, and all bytes but those of tensors."""
 
     size: int
     records: Mapping[str, ZipRecord]
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
 
 
 class TensorSpec(NamedTuple):
-    """A tensor to be, as far as a layout cares."""
+    """What a layout depends on: the type and the shape of a tensor."""
 
     dtype: torch.dtype
     shape: torch.Size
@@ -113,14 +113,14 @@ class TensorSpec(NamedTuple):
 
 
 def stand_ins(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """Return tensors of these shapes in memory that nobody touches, so that it costs nothing."""
+    """Return tensors of these shapes in memory that is never touched, so that it costs nothing."""
     sizes = [-(-spec.size // PAGE) * PAGE for spec in specs]
     memory = mmap.mmap(-1, sum(sizes) or PAGE)
     return views(memory, specs, [sum(sizes[:at]) for at in range(len(sizes))])
 
 
 def views(memory: Any, specs: Sequence[TensorSpec], offsets: Sequence[int]) -> list[torch.Tensor]:
-    """Return tensors over memory, each with a storage of its own."""
+    """Return tensors as views of memory, each with its own storage."""
     return [
         torch.frombuffer(memory, dtype=spec.dtype, count=spec.shape.numel(), offset=offset).view(
             spec.shape
@@ -132,9 +132,9 @@ def views(memory: Any, specs: Sequence[TensorSpec], offsets: Sequence[int]) -> l
 
 
 def lay_out(content: Any) -> Layout:
-    """Have torch lay out a file of this content, each storage at a page's start, without its data.
+    """Have torch lay out a file of this content, each storage page-aligned, without its data.
 
-    The file has holes for the tensors, so it takes next to no room.
+    The file is sparse, so it takes almost no space.
     """
     with _sparse_file() as path:
         aligned = config.patch("save.storage_alignment", PAGE)  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def lay_out(content: Any) -> Layout:
 
 
 def records(file: IO[bytes]) -> dict[str, ZipRecord]:
-    """Return the records of a zip that stores them as they are, by name without the archive's."""
+    """Return the records of an uncompressed zip, by name without the archive's prefix."""
     found = {}
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
@@ -161,14 +161,14 @@ def records(file: IO[bytes]) -> dict[str, ZipRecord]:
 
 
 def storage_name(number: int) -> str:
-    """Return the record of the n-th storage that a file mentions."""
+    """Return the name of the record of the n-th storage."""
     return f"data/{number}"
 
 
 def _between(
     file: IO[bytes], found: Mapping[str, ZipRecord], size: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield what lies between the tensors' bytes, with its offset."""
+    """Yield the bytes between those of the tensors, with their offsets."""
     at = 0
     tensors = sorted(record for name, record in found.items() if name.startswith("data/"))
     for record in [*tensors, ZipRecord(size, 0)]:
@@ -179,7 +179,7 @@ def _between(
 
 @contextlib.contextmanager
 def _sparse_file() -> Iterator[str]:
-    """Give the path of an empty file in memory, or in the temporary folder where that cannot be."""
+    """Yield the path of an empty file in memory, or else in a temporary folder."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("loom-layout", os.MFD_CLOEXEC)
         try:
@@ -196,7 +196,7 @@ Signature = tuple[tuple[str, tuple[tuple[str, TensorSpec], ...]], ...]
 
 
 def signature(groups: Groups) -> Signature:
-    """Return what decides a layout: the names, types and shapes, group by group."""
+    """Return what a layout depends on: names, types and shapes, by group."""
     return tuple(
         (
             group,
@@ -213,7 +213,7 @@ def pickled(rest: Mapping[str, Any]) -> bytes:
 
 
 class Image:
-    """The bytes of a file with tensors of one signature, in the staging memory."""
+    """The bytes of a shard with tensors of one signature, in staging memory."""
 
     def __init__(self, of: Signature, room: int, staging: Staging, pin: bool) -> None:
         self.signature = of
@@ -234,10 +234,10 @@ class Image:
         return len(self._fixed) + len(rest) + len(_CLOSE) <= len(self._head)
 
     def fill(self, tensors: Sequence[torch.Tensor], rest: bytes, alone: bool = False) -> None:
-        """Copy the state in; when it returns, the originals may change.
+        """Copy the state into the image; afterwards the originals may change.
 
-        torch copies with several threads, that wait for each other at every tensor. `alone` has
-        the calling thread do it, for when they would wait for a core.
+        torch copies with several threads, which wait for each other at every tensor. With `alone`
+        the calling thread copies, for machines without free cores.
         """
         with torch.no_grad():
             for place, tensor in zip(self._tensors, tensors, strict=True):
@@ -257,21 +257,21 @@ class Image:
         return self._bytes
 
     def _content(self, tensors: Sequence[torch.Tensor], room: int) -> dict[str, Any]:
-        """Return what the file holds, with a place for the changing values at the end."""
+        """Return the contents of the file, with room for the changing values at the end."""
         left = iter(tensors)
         groups = {group: {name: next(left) for name, _ in named} for group, named in self.signature}
         return {"format": FORMAT, **groups, _REST: " " * room}
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor's memory is its values, one after the other."""
+    """Tell whether the memory of a tensor is its values in order."""
     odd = tensor.is_conj() or tensor.is_neg()
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not odd
 
 
 def _before(pickle_bytes: bytes, key: str) -> bytes:
-    """Return a pickle up to the last place that has this key."""
+    """Return a pickle up to the last occurrence of this key."""
     found = pickle_bytes.rfind(pickle.dumps(key, protocol=_PROTOCOL)[_BEGIN:-3])
     if found < 0:
-        raise RuntimeError("this torch pickles in a way that is not known here")
+        raise RuntimeError("this version of torch pickles in an unknown way")
     return pickle_bytes[:found]

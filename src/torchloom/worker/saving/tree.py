@@ -1,7 +1,7 @@
-"""Take state apart into named tensors and a plain skeleton, and put it together again.
+"""Split state into named tensors and a plain skeleton, and join them again.
 
-A skeleton holds only what `torch.load(weights_only=True)` gives back with equal value. Where a
-tensor was, it has `("<tensor>", name)`; a tuple that could be taken for such a mark is marked, too.
+A skeleton has only values that `torch.load(weights_only=True)` restores. A tensor is replaced by
+`("<tensor>", name)`; a tuple that looks like such a mark is marked itself.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from torchloom.errors import UserError, shorten
 _TENSOR, _ARRAY, _BYTES, _TUPLE = "<tensor>", "<array>", "<bytes>", "<tuple>"
 _MARKS = (_TENSOR, _ARRAY, _BYTES, _TUPLE)
 _DEEPEST = 100
-_LARGEST = 2000  # bits of an integer; torch's careful unpickler reads no longer ones
+_LARGEST = 2000  # bits of an integer that torch's safe unpickler reads
 _PLAIN = frozenset(
     (type(None), bool, float, str, complex, bytearray, torch.Size, torch.dtype, torch.device)
 )
@@ -23,7 +23,7 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class Unsaveable(UserError):
-    """State that holds something a checkpoint cannot; the message names where."""
+    """The state has a value that a checkpoint cannot hold; the message names it."""
 
     code = "unsaveable"
 
@@ -34,7 +34,7 @@ class Unsaveable(UserError):
 
 
 class Flat:
-    """State taken apart: its tensors by name, those of one memory once, and the skeleton."""
+    """A state split into tensors by name, each memory once, and the skeleton."""
 
     def __init__(self, state: Any, name: str) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -42,7 +42,7 @@ class Flat:
         self.skeleton = self._plain(state, name, 0)
 
     def _plain(self, value: Any, name: str, depth: int) -> Any:
-        """Return a value as the skeleton has it; what is common comes first."""
+        """Return a value for the skeleton; the most frequent types are tested first."""
         kind = type(value)
         if kind in _TENSORS:
             return (_TENSOR, self._tensor(value, name))
@@ -112,7 +112,7 @@ class Flat:
         return (_ARRAY, self._tensor(tensor, name))
 
     def _key(self, key: Any, name: str) -> Any:
-        """Return a key of a mapping or an item of a set: a plain value, or a tuple of such."""
+        """Return the key of a mapping or item of a set: a plain value, or a tuple of those."""
         if isinstance(key, tuple) and type(key) is not torch.Size:
             return tuple(self._key(item, name) for item in key)
         if isinstance(key, bytes) and key:
@@ -122,7 +122,7 @@ class Flat:
         return self._plain(key, f"{name}.{key}", 0)
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> str:
-        """Note a tensor and return its name; one that is noted already keeps its first name."""
+        """Add a tensor and return its name; a tensor that is known keeps its first name."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             raise Unsaveable(name, "only dense tensors with data can be saved")
         while name in self.tensors:
@@ -158,7 +158,7 @@ _KINDS: tuple[tuple[Any, Callable[[Flat, Any, str, int], Any]], ...] = (
 
 
 def whole(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the state of a skeleton; KeyError names a tensor that is not there."""
+    """Return the state of a skeleton; raise KeyError for a missing tensor."""
     if isinstance(skeleton, dict):
         plain = {key: whole(item, tensors) for key, item in skeleton.items()}
         if not isinstance(skeleton, OrderedDict):

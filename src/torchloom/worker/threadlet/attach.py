@@ -1,6 +1,6 @@
-"""Put a threadlet into a program that knows nothing of it, as soon as it has optimizers.
+"""Attach a threadlet to an unmodified program as soon as it imports torch's optimizers.
 
-Called before the user's first line. It fails open: whatever is wrong here, the program runs.
+It runs before the user's first line and fails open: on any error, the program runs without it.
 """
 
 import sys
@@ -24,53 +24,53 @@ _MODULE = "torch.optim.optimizer"
 
 
 def attach() -> None:
-    """Wait for torch's optimizers, where an agent is there to be told of their steps."""
+    """Attach when torch's optimizers are imported, if there is an agent or a progress page."""
     env = variables()
     if LIFE_VARIABLE in env:
-        look_out()
+        prepare_recovery()
     if env.get(ATTACH_VARIABLE) == "0" or not (env.get(AGENT_VARIABLE) or env.get(PAGE_VARIABLE)):
         return
     try:
         if take(env):
             when_imported(_MODULE, _begin)
-    except Exception as error:  # training goes on without being watched
+    except Exception as error:  # training continues without a threadlet
         note(error)
 
 
 def attach_the_first() -> None:
-    """Do the same in an interpreter that may be any helper of a rank which is no Python program.
+    """Attach in an interpreter that may be any child of a rank that is not a Python program.
 
-    The first of them that has torch's optimizers is the one that trains, and speaks.
+    The first interpreter that imports torch's optimizers reports for the rank.
     """
     env = variables()
     if env.get(ATTACH_VARIABLE) != "0" and OWNER_VARIABLE not in env:
         when_imported(_MODULE, _begin_if_first)
 
 
-def look_out() -> None:
-    """Be ready for members that come and go: know the group that the program makes.
+def prepare_recovery() -> None:
+    """Hook the creation of the program's process group, which live recovery has to replace.
 
-    One that takes the place of another gets a group without others until its steps begin.
+    A rank that replaces another gets a stand-in group without peers until its steps begin.
     """
     from torchloom.worker.recovery import leave, standin
 
     try:
         standin.install() if standin.is_wanted(variables()) else leave.watch()
-    except Exception as error:  # then it is started again with all others, as ever
+    except Exception as error:  # then all ranks are restarted instead
         note(error)
 
 
 def note(error: BaseException) -> None:
-    """Say in the rank's own log that it is not watched, and why."""
+    """Write to the rank's log why no threadlet is attached."""
     what = f"{type(error).__name__}: {error}"
-    sys.stderr.write(f"loom: not attached to this process, training goes on: {what}\n")
+    sys.stderr.write(f"loom: not attached to this process, training continues: {what}\n")
 
 
 def _begin_if_first(module: "ModuleType") -> None:
     try:
         if claim(variables()):
             _begin(module)
-    except Exception as error:  # training goes on without being watched
+    except Exception as error:  # training continues without a threadlet
         note(error)
 
 
@@ -80,5 +80,5 @@ def _begin(module: "ModuleType") -> None:
             from torchloom.worker.threadlet.threadlet import current
 
             current().watch(module)
-    except Exception as error:  # training goes on without being watched
+    except Exception as error:  # training continues without a threadlet
         note(error)

@@ -1,10 +1,9 @@
-"""The step boundary: where a rank keeps its promises about commands, and commands act.
+"""The step boundary: where a rank keeps its promises about commands, and commands take effect.
 
-The link's thread makes promises, the training thread keeps them. Whoever promises marks the
-command first and reads the step then; whoever passes a boundary writes the step first and looks
-then. So no step begins that a promise has excluded: either the mark is seen, or the promise is
-about the later step. One thread at a time runs Python, so passing needs no lock; where that is not
-so, it takes one.
+The link's thread makes promises, the training thread keeps them. A promise marks the command first
+and reads the step then; passing a boundary writes the step first and checks for marks then. So no
+step begins that a promise has excluded: either the mark is seen, or the promise is about the later
+step. With the GIL, passing needs no lock; without it, it takes one.
 """
 
 import sys
@@ -20,31 +19,31 @@ from torchloom.bus.progress_page import APPLIED, LASTED, MOVED, STEP, ProgressPa
 from torchloom.messages import plane
 from torchloom.messages.plane import Kind, Value
 
-AHEAD_NS = 10_000_000  # how long an answer may take without anybody waiting for it
+AHEAD_NS = 10_000_000  # how long a reply may take without delaying a rank
 PATIENCE = 0.25  # seconds a rank waits at its limit before it decides itself
 NEVER = 1 << 62
 
-# Whether this rank promised it, it was decided before the rank was there, or even done before.
+# Promised by this rank, decided before the rank joined, or even applied before that.
 Origin = Literal["here", "plan", "past"]
 
-_REMEMBERED = 1024  # commands whose outcome is still known when somebody asks again
-_RECENT = 31  # steps whose median says how long one takes
+_REMEMBERED = 1024  # commands whose outcome is kept for repeated requests
+_RECENT = 31  # steps whose median is the step time
 
 
 class OutcomeJudge(Protocol):
-    """Whoever can end the waiting: write an abort, and say which outcome was there first."""
+    """Decides for a rank that can wait no longer: writes an abort, returns the first outcome."""
 
     def abort(self, command: str) -> int | None: ...
 
 
 @dataclass(slots=True, eq=False)
 class PromisedCommand:
-    """A command this rank has promised about: undecided until `decided`."""
+    """A command that this rank has promised to wait for, until it is `decided`."""
 
     command: str
     kind: Kind
     payload: dict[str, Value]
-    step: int  # where the rank was when it promised
+    step: int  # the step of the rank when it promised
     ahead: int
     decided: bool = False
     effective: int = NEVER
@@ -56,12 +55,12 @@ class PromisedCommand:
 
     @property
     def check_step(self) -> int:
-        """Return the step before which the training thread must have a look at this."""
+        """Return the step before which the training thread must check this command."""
         return self.effective if self.decided else self.limit
 
 
 class StepBoundary:
-    """One rank's steps, and the commands that wait for one of them."""
+    """The steps of one rank, and the commands that take effect at one of them."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class StepBoundary:
         resumed: Callable[[PromisedCommand, int], None],
     ) -> None:
         self.kind: plane.Boundary = "none"
-        self.step = 0  # the one that the rank is in, or about to begin
+        self.step = 0  # the current step, or the next one between two steps
         self.applied = 0
         self._page = page
         self._words = page.words
@@ -78,22 +77,22 @@ class StepBoundary:
         self._resumed = resumed
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._next_check = 0  # the first boundary is always looked at
+        self._next_check = 0  # the first boundary is always checked
         self._since = time.monotonic_ns()
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._orders: dict[str, PromisedCommand] = {}
         self._known: OrderedDict[str, int | None] = OrderedDict()
-        self._pause: PromisedCommand | None = None  # committed, and not resumed yet
-        self._is_disturbed = False  # members change: nobody waits here for anything else
+        self._pause: PromisedCommand | None = None  # committed and not resumed
+        self._is_disturbed = False  # members change: waits end
         if not _one_at_a_time():
             self.reach = self._reach_locked  # type: ignore[method-assign]
 
     # The training thread.
 
     def reach(self, step: int, applied: int) -> bool:
-        """Pass to the beginning of a step; tell whether something is to be attended to there.
+        """Pass to the beginning of a step; tell whether a command has to be handled there.
 
-        All that an idle step costs is here, so the page's words are written without a call.
+        This is the whole cost of an idle step, so the page is written without a call.
         """
         words = self._words
         now = monotonic_ns()
@@ -110,18 +109,18 @@ class StepBoundary:
             return StepBoundary.reach(self, step, applied)
 
     def begin(self, kind: plane.Boundary) -> None:
-        """Be at the first boundary, of this kind; what came before it was no step."""
+        """Begin at the first boundary, of this kind; the time before it was not a step."""
         self.kind = kind
         self._recent.clear()
 
     def disturb(self, is_disturbed: bool) -> None:
-        """Have a rank that waits here for a command come out, or no longer."""
+        """End waits for commands while members change, or allow them again."""
         with self._changed:
             self._is_disturbed = is_disturbed
             self._changed.notify_all()
 
     def attend(self) -> list[PromisedCommand]:
-        """Keep the promises about the step to be begun; return what acts here, in order."""
+        """Wait for undecided commands; return those that take effect at this step, in order."""
         if self._is_disturbed:
             return []
         deadline = time.monotonic() + PATIENCE
@@ -135,36 +134,36 @@ class StepBoundary:
         return self._due()
 
     def pause(self, order: PromisedCommand) -> None:
-        """Wait until somebody resumes, or stops, the job."""
+        """Wait until the job is resumed or stopped."""
         self._page.enter(StepPhase.WAITING, time.monotonic_ns())
         with self._changed:
             self._changed.wait_for(lambda: self._pause is not order or self._is_disturbed)
-            if self._pause is order:  # it holds, and is gone on with when that is over
+            if self._pause is order:  # members change: the pause continues afterwards
                 self._orders[order.command] = order
                 self._schedule_check()
         self._since = time.monotonic_ns()
         self._page.enter(StepPhase.STEP, self._since)
 
     def give_up(self) -> None:
-        """Keep what can be kept when there will be no more boundaries: nobody waits for us."""
+        """Settle all promises when there will be no more boundaries."""
         self.kind = "none"
         self.settle_all()
 
     def settle_all(self) -> None:
-        """Have an outcome of everything that was promised, as whoever was first decided it."""
+        """Get the outcome of every undecided command; the first writer has decided it."""
         with self._lock:
             undecided = [order.command for order in self._orders.values() if not order.decided]
         for command in undecided:
             self.settle(command, self._judge.abort(command))
 
     def decided(self) -> list[PromisedCommand]:
-        """Return what is to act at a later step, in order."""
+        """Return the commands that take effect at a later step, in order."""
         with self._lock:
             orders = [order for order in self._orders.values() if order.decided]
         return sorted(orders, key=lambda order: order.effective)
 
     def leave(self, page: ProgressPage) -> None:
-        """Forget all promises, in a fork of the process that gave them; write to this page."""
+        """Forget all promises in a fork, and write to another page."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._orders.clear()
@@ -186,9 +185,9 @@ class StepBoundary:
         return sorted(orders, key=lambda order: order.effective)
 
     def plan(self, order: PromisedCommand) -> None:
-        """Take over what was decided before this process was there, ahead of its first boundary.
+        """Add a command that was decided before this process joined, before its first boundary.
 
-        That one is looked at in any case, and all later ones are found there.
+        The first boundary is always checked, and finds it.
         """
         with self._lock:
             if order.command not in self._known:
@@ -197,27 +196,27 @@ class StepBoundary:
                 if order.kind == "pause":
                     self._pause = order
 
-    # Anybody.
+    # Any thread.
 
     def promise(
         self, command: str, kind: Kind, payload: dict[str, Value]
     ) -> PromisedCommand | None:
-        """Promise not to pass a limit without an outcome; None when there is one already.
+        """Promise not to pass a limit without an outcome; None if there is an outcome already.
 
-        The same command again gets the same promise.
+        The same command gets the same promise again.
         """
         ahead = self._ahead()
         with self._lock:
             if command in self._known:
                 return None
             if command not in self._orders:
-                self._next_check = -1  # the mark; only then the step
+                self._next_check = -1  # the mark, before the step is read
                 self._orders[command] = PromisedCommand(command, kind, payload, self.step, ahead)
                 self._schedule_check()
             return self._orders[command]
 
     def settle(self, command: str, effective: int | None) -> None:
-        """Take note of an outcome; the first one that is heard is the only one there is."""
+        """Record the outcome of a command; later ones are ignored."""
         with self._changed:
             order = self._orders.get(command)
             if order is None or order.decided:
@@ -238,20 +237,20 @@ class StepBoundary:
             return self._known.get(command)
 
     def seconds(self) -> float:
-        """Return the recent median of a step's time; 0 while none is known."""
+        """Return the median of recent step times in seconds; 0 before the first step."""
         recent = sorted(self._recent.copy())
         return recent[len(recent) // 2] / 1e9 if recent else 0.0
 
     def _ahead(self) -> int:
-        """Return how many steps an answer may take; a twentieth of one more is none more."""
+        """Return how many steps a reply may take, rounded up, with a tolerance of 1/20 step."""
         nanoseconds = round(self.seconds() * 1e9)
         return max(1, -(-(AHEAD_NS - nanoseconds // 20) // nanoseconds)) if nanoseconds else 1
 
     def _arrange(self, order: PromisedCommand) -> None:
-        """Settle what pause, resume and stop mean for each other.
+        """Combine pause, resume and stop.
 
-        A paused rank reaches no further step: so a resume acts at once, and a stop where the
-        pause holds the ranks.
+        A paused rank reaches no further step: a resume takes effect at once, and a stop at the
+        step of the pause.
         """
         if order.kind == "resume":
             del self._orders[order.command]

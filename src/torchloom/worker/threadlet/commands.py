@@ -1,4 +1,4 @@
-"""Carry out commands in the training thread, at the boundary where they act."""
+"""Execute commands in the training thread, at the boundary where they take effect."""
 
 import sys
 import traceback
@@ -36,13 +36,13 @@ class PartlyAttached(NotAligned):
     def __init__(self, known: int, world: int) -> None:
         super().__init__(
             f"partly attached: the program trains with {world} ranks, of which this job has"
-            f" {known}, and a change would part their weights; have torchloom start all of them:"
+            f" {known}, and a change would make their weights differ; start them all with"
             f" `loom launch -n {world} ...`"
         )
 
 
 class Acts:
-    """What each kind of command means for this rank."""
+    """Executes each kind of command for this rank."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Acts:
         introduce: Callable[[], None],
     ) -> None:
         self.stopping = False
-        self.releasing = False  # stopped so that another can have the devices: to be gone on with
+        self.releasing = False  # stopped to free the devices: the job will be resumed
         self.savers: list[Callable[[int], object]] = []
         self.loggers: list[Callable[[str], object]] = []  # of step digests, by a log's name
         self._head = head
@@ -65,36 +65,36 @@ class Acts:
         self._optimizers = watched
         self._send = send
         self._introduce = introduce
-        self._done: set[str] = set()  # changes that acted in this process
-        self._newer: set[str] = set()  # knobs that commands have changed in this generation
+        self._done: set[str] = set()  # changes that were applied in this process
+        self._newer: set[str] = set()  # knobs that were changed in this generation
         self._missing: list[tuple[KnobChange, str]] = []
-        self._since = 0  # the step this life went on from
-        self._untaken: set[tuple[str, str]] = set()  # changes that had not acted by then
-        self._changes: dict[str, Planned] = {}  # of knobs that acted here, in their order
+        self._since = 0  # the step that this process resumed at
+        self._untaken: set[tuple[str, str]] = set()  # changes that were not applied by then
+        self._changes: dict[str, Planned] = {}  # knob changes that were applied here, in order
 
     def move_on(self, head: Head) -> None:
-        """Speak for another generation from now on."""
+        """Report for another generation from now on."""
         self._head = head
 
     @property
     def changes(self) -> tuple[Planned, ...]:
-        """Return every change of knobs that has acted in this process, with its step."""
+        """Return every knob change that was applied in this process, with its step."""
         return tuple(self._changes.values())
 
     def is_own(self, name: str) -> bool:
-        """Tell whether the program itself has a knob of this name, be there an optimizer's too."""
+        """Tell whether the program registered a knob of this name."""
         knob = self._knobs.get(name)
         return knob is not None and knob.is_own
 
     def resume_at(self, step: int, untaken: set[tuple[str, str]]) -> None:
-        """Begin at the step of a checkpoint, which has what changes before it made of optimizers.
+        """Begin at the step of a checkpoint, whose optimizers include earlier changes.
 
-        Those that no optimizer had taken by then are still to act.
+        Changes in `untaken` had reached no optimizer by then, and are still to be applied.
         """
         self._since, self._untaken = step, untaken
 
     def check(self, kind: Kind, payload: dict[str, Value]) -> None:
-        """Raise why this rank cannot do a command, if so."""
+        """Raise an error if this rank cannot execute a command."""
         if self._boundary.kind == "none":
             raise NotAligned("no step boundary has been seen in this process yet")
         if self._boundary.kind == "attached" and (why := self._optimizers.misaligned()):
@@ -103,30 +103,28 @@ class Acts:
             raise PartlyAttached(self._world_size, world)
         if kind == "checkpoint" and not self.savers:
             raise NotAligned(
-                "the program has no way to save: give it one with run.on('checkpoint', f), or have"
-                " its state carried by run.wrap and run.track"
+                "the program has no way to save: add one with run.on('checkpoint', f), or pass its"
+                " state to run.wrap and run.track"
             )
         if kind == "digest" and not self.loggers:
-            raise NotAligned(
-                "the program's state is not known: have it carried by run.wrap and run.track"
-            )
+            raise NotAligned("the program's state is not known: pass it to run.wrap and run.track")
         if kind == "knob":
             for name, value in KnobRequest.of(payload).values.items():
                 self._check(name, value)
 
     def act(self, order: PromisedCommand) -> None:
-        """Do what a committed command says, here and now."""
+        """Execute a committed command now."""
         try:
             self._act(order)
-        except Exception as error:  # a handler is the program's own code; training goes on
+        except Exception as error:  # a handler is the program's code; training continues
             self._failed(order.command, error)
 
     def resumed(self, order: PromisedCommand, step: int) -> None:
-        """Send that a pause is over."""
+        """Report that a pause has ended."""
         self._applied(order.command, step)
 
     def make_up(self) -> None:
-        """Do what was due before a knob was there, now that it may be."""
+        """Apply changes that were due before their knob existed, if it exists now."""
         missing, self._missing = self._missing, []
         for change, name in missing:
             if not self._has(name):
@@ -138,7 +136,7 @@ class Acts:
                 self._failed(change.command, error)
 
     def read(self, knob: ProgramKnob) -> None:
-        """Take in that a step has read a value: it is a knob from now on, a change is in use."""
+        """Record that a step has read a value: it becomes a knob, and a change of it is in use."""
         is_news, knob.is_read = not (knob.is_read or knob.is_offered), True
         unread, knob.unread = knob.unread, None
         if unread is not None:
@@ -179,10 +177,10 @@ class Acts:
                 self._applied(order.command, self._boundary.step)
 
     def _again(self, order: PromisedCommand) -> None:
-        """Do what was decided before this process was there, at the same step.
+        """Apply a change that was decided before this process joined, at the same step.
 
-        A knob that is not there yet gets its value when it is. What an earlier generation did
-        gives way to what somebody wants in this one.
+        A knob that does not exist yet gets its value later. A change of an earlier generation
+        does not replace one of this generation.
         """
         change = KnobChange(order.command, KnobRequest.of(order.payload), self._applied)
         for name, value in change.request.values.items():
@@ -195,14 +193,14 @@ class Acts:
             else:
                 self._missing.append((change, name))
             if knob is not None and not knob.is_own and name not in self._newer:
-                knob.value = value  # what the program finds in its config, all the same
+                knob.value = value  # the program sees it in its config all the same
         self._done.add(change.id)
 
     def _change(self, change: KnobChange, name: str) -> None:
-        """Give a knob its new value: an optimizer's goes before a mere value of the config."""
+        """Set a knob; an optimizer's knob takes precedence over a value of the config."""
         value, undo = change.request.values[name], change.request.undo
         knob = self._knobs.get(name)
-        if undo and undo not in self._done:  # nothing of it is in force here
+        if undo and undo not in self._done:  # the change to undo is not in force here
             change.done(name, self._boundary.step, None, None)
         elif (knob is None or not knob.is_own) and self._optimizers.find(name) is not None:
             self._optimizers.arm(change, name, _ratio(knob, value))
@@ -212,7 +210,7 @@ class Acts:
             self._set(change, name, value)
 
     def _set(self, change: KnobChange, name: str, value: Value) -> None:
-        """Change a knob of the program's own; it is in use when a handler or a step has it."""
+        """Change a knob of the program; it is in use once a handler or a step has the value."""
         before = self._knobs.change(name, value)
         knob = self._knobs.get(name)
         assert knob is not None
@@ -226,9 +224,9 @@ class Acts:
             knob.unread = change, before
 
     def _is_over(self, order: PromisedCommand, change: KnobChange, name: str) -> bool:
-        """Tell whether a change gives way to a newer one, or the checkpoint has what came of it.
+        """Tell whether a newer change replaces this one, or the checkpoint includes it.
 
-        It has the rules of optimizers only, not the program's own knobs.
+        A checkpoint includes the changes of optimizers, not of the program's own knobs.
         """
         if order.origin == "past" and name in self._newer:
             return True
@@ -237,13 +235,13 @@ class Acts:
         return (change.id, name) not in self._untaken
 
     def _has(self, name: str) -> bool:
-        """Tell whether a change can act now; one of an optimizer waits for its first step."""
+        """Tell whether a change can be applied now; an optimizer's waits for its first step."""
         if self._is_optimizers(name):
             return self._optimizers.find(name) is not None
         return self._knobs.get(name) is not None
 
     def _is_optimizers(self, name: str) -> bool:
-        """Tell whether a name means an optimizer's value, of one that may still be to come."""
+        """Tell whether a name is that of an optimizer's value, even if there is none yet."""
         knob = self._knobs.get(name)
         return knob is None or (not knob.is_own and optimizers.is_name(name))
 
@@ -268,7 +266,7 @@ class Acts:
 
 
 def program_world() -> int:
-    """Return how many ranks the program's own process group has; 0 while there is none."""
+    """Return the size of the program's process group; 0 if there is none."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return 0
@@ -277,7 +275,7 @@ def program_world() -> int:
 
 
 def _ratio(knob: ProgramKnob | None, value: Value) -> float | None:
-    """Return by how much a value of the config changes, where that is a number."""
+    """Return the ratio by which a number of the config changes, else None."""
     if knob is None:
         return None
     before = knob.value

@@ -1,4 +1,4 @@
-"""What the weaver says to a rank, heard in the link's thread: promises, outcomes, welcome."""
+"""Messages of the weaver to a rank, handled in the link's thread: prepare, outcome, welcome."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from torchloom.messages.plane import (
     Welcome,
     Write,
 )
-from torchloom.worker.recovery.membership import MembershipLine
+from torchloom.worker.recovery.membership import MembershipLink
 from torchloom.worker.threadlet.boundary import StepBoundary
 from torchloom.worker.threadlet.rank_identity import RankIdentity
 
@@ -41,7 +41,7 @@ _MEMBERSHIP = get_args(ToMember)
 
 
 class NoStore(Failure):
-    """The ranks of this job have nothing in common to agree in."""
+    """The ranks of this job have no store to agree in."""
 
     code = "no_store"
 
@@ -55,7 +55,7 @@ class Outcomes(Protocol):
 
 
 class OwnOutcomes:
-    """For a process that is alone."""
+    """Outcomes of a single process."""
 
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
@@ -67,7 +67,7 @@ class OwnOutcomes:
 
 
 class FileOutcomes:
-    """For ranks of one host: a file an entry, beside the file they met in."""
+    """Outcomes for ranks of one host: one file per entry, beside the rendezvous file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class FileOutcomes:
 
 
 class TcpOutcomes:
-    """For ranks of several hosts: torch's store, over a connection of our own."""
+    """Outcomes for ranks of several hosts: torch's store, over a separate connection."""
 
     def __init__(self, host: str, port: int, generation: int) -> None:
         torch_distributed: Any = sys.modules["torch.distributed"]
@@ -99,7 +99,7 @@ class TcpOutcomes:
 
 
 def open_outcomes(store: str, world_size: int, generation: int) -> Outcomes:
-    """Return the store at this address; may take its time, so never in the training thread."""
+    """Return the store at this address. It may block, so not in the training thread."""
     if store.startswith(_FILE):
         return FileOutcomes(Path(f"{store.removeprefix(_FILE)}.outcomes"))
     if store.startswith(_TCP):
@@ -138,7 +138,7 @@ Check = Callable[[Kind, dict[str, Value]], None]  # raises what is wrong with a 
 
 
 class OutcomeStore:
-    """Asks the generation's store; opened in the link's thread, before the first promise."""
+    """The store of a generation, opened in the link's thread before the first promise."""
 
     def __init__(self, identity: RankIdentity, send: Send) -> None:
         self._identity = identity
@@ -146,24 +146,24 @@ class OutcomeStore:
         self._outcomes: Outcomes | None = None
 
     def move_on(self, identity: RankIdentity) -> None:
-        """Decide in the store of another generation from now on."""
+        """Use the store of another generation from now on."""
         self._identity, self._outcomes = identity, None
 
     def open(self) -> Outcomes:
-        """Return the store; raises what the weaver is to be told when there is none."""
+        """Return the store; raise the error that is reported to the weaver if there is none."""
         if self._outcomes is None:
             identity = self._identity
             self._outcomes = open_outcomes(identity.store, identity.world_size, identity.generation)
         return self._outcomes
 
     def write(self, command: str, effective: int | None) -> int | None:
-        """Write an outcome unless there is one; return the one that holds, and say it."""
+        """Write an outcome unless there is one; return and report the one that holds."""
         effective = from_text(self.open().first(f"command/{command}", to_text(effective)))
         self._send(Decided(self._identity.head(), command, effective))
         return effective
 
     def abort(self, command: str) -> int | None:
-        """Do the same for a rank that can wait no longer: a store that is gone decides nothing."""
+        """Write an abort for a rank that can wait no longer; None if the store is unreachable."""
         try:
             return self.write(command, None)
         except _UNREACHABLE as error:
@@ -171,18 +171,18 @@ class OutcomeStore:
             return None
 
     def agree(self, changes: tuple[Planned, ...]) -> tuple[Planned, ...]:
-        """Return what the first rank that came here was told; nothing where they cannot ask."""
+        """Return the changes that the first rank was sent; none if the store is unreachable."""
         try:
             mine = msgspec.json.encode(changes).decode()
             found = self.open().first("changes", mine)
             return msgspec.json.decode(found, type=tuple[Planned, ...])
         except (*_UNREACHABLE, msgspec.MsgspecError, TypeError, ValueError) as error:
-            sys.stderr.write(f"loom: knobs begin as the program has them: {error}\n")
+            sys.stderr.write(f"loom: knobs begin with the program's values: {error}\n")
             return ()
 
 
 class RankControl:
-    """Answers the weaver for this rank."""
+    """Replies to the weaver for this rank."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class RankControl:
         judge: OutcomeStore,
         check: Check,
         send: Send,
-        membership: Callable[[], MembershipLine | None],
+        membership: Callable[[], MembershipLink | None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self.changes: tuple[Planned, ...] = ()
@@ -205,14 +205,14 @@ class RankControl:
         self._membership = membership
 
     def move_on(self, identity: RankIdentity) -> None:
-        """Answer for another generation from now on."""
+        """Reply for another generation from now on."""
         self._identity, self._head = identity, identity.head()
 
     def handle(self, message: Message) -> None:
-        """Do what a message asks for; one for another life of the rank is dropped and counted."""
+        """Handle a message; one for another incarnation of the rank is dropped and counted."""
         if isinstance(message, _MEMBERSHIP) and (line := self._membership()) is not None:
             if self._identity.is_named(message.head):
-                line.hear(message)
+                line.receive(message)
             return
         if not self._identity.is_meant(message.head):
             self.dropped["foreign"] += 1
@@ -245,7 +245,7 @@ class RankControl:
     def _write(self, message: Write) -> None:
         try:
             effective = self._judge.write(message.command, message.effective)
-        except _UNREACHABLE as error:  # then whoever reaches its limit decides
+        except _UNREACHABLE as error:  # then the first rank at its limit decides
             sys.stderr.write(f"loom: cannot write the outcome of a command: {error}\n")
         else:
             self._boundary.settle(message.command, effective)

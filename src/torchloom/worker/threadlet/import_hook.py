@@ -1,4 +1,4 @@
-"""Do something as soon as a program has imported a module, and never import it for the program."""
+"""Call a function after the program has imported a module, without importing it ourselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module: now if it is loaded, else right after it has been."""
+    """Call `then` with the module: now if it is loaded, else right after its import."""
     if (module := sys.modules.get(name)) is not None:
         then(module)
     else:
@@ -21,7 +21,7 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _HookFinder:
-    """Wait for the one module, and step aside for every other."""
+    """Finds the one module, with a hook; ignores every other."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -46,7 +46,7 @@ class _HookFinder:
 
 
 class _HookLoader:
-    """Load the module as its own loader does, then say so."""
+    """Loads the module with its own loader, then calls the hook."""
 
     def __init__(self, inner: Any, arrived: Callable[[ModuleType], None]) -> None:
         self._inner = inner

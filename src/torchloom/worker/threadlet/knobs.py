@@ -1,4 +1,4 @@
-"""Values that may be changed while the job runs: their types, their ranges, who is told."""
+"""Knobs of the program: values that may change while the job runs, with types and ranges."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from torchloom.messages import plane
 from torchloom.messages.plane import Value
 from torchloom.rules.control.command import BadKnobValue
 
-_LONGEST = 200  # characters of a value that is no number or text
+_LONGEST = 200  # characters of a value that is not plain
 
 
 Report = Callable[[str, int, Value, Value], None]  # command, step, before, after
@@ -18,11 +18,11 @@ Report = Callable[[str, int, Value, Value], None]  # command, step, before, afte
 
 @dataclass(frozen=True, slots=True)
 class KnobRequest:
-    """The knobs a command names, with the values they are to have."""
+    """The knobs that a command names, with their new values."""
 
     values: Mapping[str, Value]
-    hold: bool = False  # pin the values instead of scaling what a schedule says
-    undo: str = ""  # the command that is taken back
+    hold: bool = False  # pin the values instead of scaling a schedule
+    undo: str = ""  # the command to undo
 
     @classmethod
     def of(cls, payload: Mapping[str, Value]) -> "KnobRequest":
@@ -37,7 +37,7 @@ class KnobRequest:
 
 @dataclass(slots=True, eq=False)
 class KnobChange:
-    """A command whose parts may act one after the other; reported once, when all have."""
+    """A change of several knobs, which may take effect at different times; reported once."""
 
     command: str
     request: KnobRequest
@@ -47,11 +47,11 @@ class KnobChange:
 
     @property
     def id(self) -> str:
-        """Return the command's own name: each offer of it has another."""
+        """The id of the command, without the suffix of a repeated offer."""
         return self.command.rpartition("/")[0] or self.command
 
     def done(self, name: str, step: int, before: Value, after: Value) -> None:
-        """Note that one knob has its new value, from this step on; it is noted once."""
+        """Record that one knob has its new value from this step on; later calls are ignored."""
         if name in self.after:
             return
         self.before[name], self.after[name] = before, after
@@ -67,7 +67,7 @@ class KnobChange:
 
 
 Type = Literal["float", "int", "bool", "str", "json"]
-Source = Literal["program", "spec", "config"]  # who named it: run.knob, the job, loom.init
+Source = Literal["program", "spec", "config"]  # run.knob, the job, torchloom.init
 Handler = Callable[[Any], object]
 
 _TYPES: Mapping[type, Type] = {float: "float", int: "int", bool: "bool", str: "str"}
@@ -86,11 +86,11 @@ class UnknownKnob(UserError):
 
 @dataclass(slots=True)
 class ProgramKnob:
-    """One value of the program's own.
+    """One value of the program.
 
     The program registers it, the job's spec names it, or it is a value of the config, which is a
-    knob once a step has read it. A change is in use when handlers were called with it, or when a
-    step has read it; until then `unread` is the change and the value before it.
+    knob once a step has read it. A change is in use when its handlers were called, or when a step
+    has read it; until then `unread` has the change and the value before it.
     """
 
     name: str
@@ -105,57 +105,57 @@ class ProgramKnob:
 
     @property
     def is_offered(self) -> bool:
-        """Tell whether a change of it can have an effect."""
+        """Tell whether a change can have an effect."""
         return self.is_own or self.source == "spec" or (self.is_read and is_plain(self.value))
 
     @property
     def is_own(self) -> bool:
-        """Tell whether the program itself made it a knob; it then hides an optimizer's."""
+        """Tell whether the program registered it; it then hides an optimizer's knob."""
         return self.source == "program" or bool(self.handlers)
 
     def check(self, value: Value) -> Value:
-        """Return the value as the knob takes it, or say why it does not."""
+        """Return the value converted to the knob's type; raise BadKnobValue if it does not fit."""
         return within(self.name, typed(self.name, self.type, value), self.low, self.high)
 
     def shown(self) -> plane.Knob:
-        """Return the knob as the weaver gets it; what cannot be sent is sent as a text."""
+        """Return the knob as a message; a value that cannot be sent becomes text."""
         value: Value = self.value if is_plain(self.value) else repr(self.value)[:_LONGEST]
         return plane.Knob(self.name, value, self.type, self.low, self.high, self.is_offered)
 
 
 class ProgramKnobs:
-    """The program's own knobs and the values of its config, by name."""
+    """The knobs of the program and the values of its config, by name."""
 
     def __init__(self) -> None:
         self._knobs: dict[str, ProgramKnob] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether there is a knob of this name, not a mere value of the config."""
+        """Tell whether this name is a knob, and not only a value of the config."""
         return name in self._knobs and self._knobs[name].is_offered
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all values, those of the config too."""
+        """Return the names of all knobs and values of the config."""
         return tuple(self._knobs)
 
     def offered(self) -> tuple[str, ...]:
-        """Return the names of those that can be changed."""
+        """Return the names of the knobs that can be changed."""
         return tuple(name for name in list(self._knobs) if name in self)
 
     def shown(self) -> tuple[plane.Knob, ...]:
         return tuple(knob.shown() for knob in list(self._knobs.values()))
 
     def read_names(self) -> list[str]:
-        """Return which values steps have read."""
+        """Return the names of values that a step has read."""
         return [name for name, knob in list(self._knobs.items()) if knob.is_read]
 
     def mark_read(self, names: Iterable[str]) -> None:
-        """Take over from a peer of the same program which values its steps read."""
+        """Mark the values that a peer's steps have read."""
         for name in names:
             if (knob := self._knobs.get(name)) is not None:
                 knob.is_read = True
 
     def get(self, name: str) -> ProgramKnob | None:
-        """Return what has this name, be it a knob or a value of the config."""
+        """Return the knob or the value of the config with this name."""
         return self._knobs.get(name)
 
     def declare(
@@ -166,7 +166,7 @@ class ProgramKnobs:
         high: float | None = None,
         source: Source = "program",
     ) -> ProgramKnob:
-        """Add a knob, or give one that is there another value and range."""
+        """Add a knob, or change the value and range of an existing one."""
         knob = ProgramKnob(name, type_of(value), value, low, high, source)
         knob.check(value)
         if (known := self._knobs.get(name)) is not None:
@@ -175,7 +175,7 @@ class ProgramKnobs:
         return knob
 
     def configure(self, name: str, value: Any) -> None:
-        """Add a value of the config; what is registered under this name stays as it is."""
+        """Add a value of the config, unless a knob is registered under this name."""
         known = self._knobs.get(name)
         if known is None or known.source == "config":
             knob = ProgramKnob(name, type_of(value), value, source="config")
@@ -184,13 +184,13 @@ class ProgramKnobs:
             self._knobs[name] = knob
 
     def on(self, name: str, handler: Handler, kind: type | None) -> None:
-        """Have a function called when the knob changes; one without a value is made for it."""
+        """Call a function when the knob changes; an unknown knob is created without a value."""
         if name not in self._knobs:
             self._knobs[name] = ProgramKnob(name, _TYPES.get(kind or object, "json"))
         self._knobs[name].handlers.append(handler)
 
     def change(self, name: str, value: Value) -> Value:
-        """Set a value and call its handlers, in this thread; return what it was."""
+        """Set a value and call its handlers, in this thread; return the value before."""
         knob = self._knobs[name]
         value = knob.check(value)
         for handler in knob.handlers:
@@ -201,10 +201,10 @@ class ProgramKnobs:
 
 
 class Config(Mapping[str, Any]):
-    """The values of the run's config and knobs as they are now; changed from outside only.
+    """The current values of the run's config and knobs: a read-only mapping.
 
-    `inside` returns whether a step is under way; a read there, of a value that waits for one or was
-    never read before, is passed on to `read`.
+    `inside` returns whether a step is running. The first read of a value, or of a change, inside a
+    step is passed to `read`.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Config(Mapping[str, Any]):
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value can be sent: numbers, texts, and lists and tables of them."""
+    """Tell whether a value can be sent: numbers, text, and lists and dictionaries of them."""
     if isinstance(value, list):
         return all(map(is_plain, value))
     if isinstance(value, dict):
@@ -249,12 +249,12 @@ def is_plain(value: Any) -> bool:
 
 
 def type_of(value: Any) -> Type:
-    """Return which type a knob with this first value has."""
+    """Return the type of a knob with this initial value."""
     return _TYPES.get(type(value), "json")
 
 
 def typed(name: str, kind: Type, value: Value) -> Value:
-    """Return the value as this type, if it is one without loss."""
+    """Return the value as this type; raise BadKnobValue if that loses information."""
     match kind, value:
         case ("json", _) | ("bool", bool()) | ("str", str()):
             return value
@@ -266,7 +266,7 @@ def typed(name: str, kind: Type, value: Value) -> Value:
 
 
 def within(name: str, value: Value, low: float | None, high: float | None) -> Value:
-    """Return the value if it is in the range."""
+    """Return the value; raise BadKnobValue if it is outside of the range."""
     if isinstance(value, int | float):
         if low is not None and value < low:
             raise BadKnobValue(f"{name} must be at least {low:g}, not {value!r}")

@@ -1,8 +1,8 @@
-"""One thread and one unix socket between a rank and its node's agent; no step ever waits for it.
+"""The link of a rank to its node's agent: one thread, one unix socket; no step ever waits for it.
 
-What is to be said is queued and the thread woken; what is heard is handed to `handle` in this
-thread. Until the agent says that it has something on its disk it is kept here, in a bounded queue
-which lets the oldest numbers go first and counts them; on a new connection it is sent again.
+Messages to send are queued and wake the thread; received ones are passed to `handle` in this
+thread. Records stay in a bounded queue until the agent has stored them, and are sent again on a
+new connection. A full queue drops the oldest metrics first and counts them.
 """
 
 import contextlib
@@ -38,19 +38,19 @@ from torchloom.messages.plane import (
 from torchloom.unix import reachable, received, same_user
 from torchloom.worker.recovery.membership import MembershipOutbox
 
-_DEPTH = 64  # calls of a stack that are told, the innermost ones
+_DEPTH = 64  # innermost calls of a stack that are sent
 _THREADS = 64
-TICK = 0.5  # seconds between looks at what was logged: each costs the training some of its time
+TICK = 0.5  # seconds between two collections of logged values: each costs training time
 _RETRY = 0.25
-_SOON = 0.01  # seconds between two looks at whether all is sent
+_SOON = 0.01  # seconds between two checks whether all is sent
 _CONNECT = 1.0
-_CLOSE = 1.0  # for what is left at the end
+_CLOSE = 1.0  # seconds to send the rest at the end
 _CHUNK = 1 << 16
-_MOST_BYTES = 32 << 20  # waiting for an agent that is away
+_MOST_BYTES = 32 << 20  # queued while the agent is away
 
 
 def own_stacks(head: Head, request: str) -> OwnStacks:
-    """Return the stacks of all threads but the one that asks."""
+    """Return the stacks of all threads but the calling one."""
     main, here = threading.main_thread().ident, threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
@@ -73,54 +73,54 @@ def _frames(innermost: FrameType) -> tuple[Frame, ...]:
 
 
 class FrameQueue:
-    """Frames until the agent has them on its disk; acts and events outlive numbers.
+    """Frames until the agent has stored them; metrics are dropped before other records.
 
-    The agent counts what it keeps. So frames are let go before they were sent or after they were
-    kept, never in between: both sides would count differently.
+    The agent counts what it stores. So frames are dropped before they are sent or after they are
+    stored, never in between: both sides would count differently.
     """
 
     def __init__(self, most: int = _MOST_BYTES) -> None:
-        self.lost = 0  # points of metrics that a full queue let go
+        self.lost = 0  # metric points that a full queue dropped
         self._most = most
         self._frames: deque[tuple[bytes, int]] = deque()
         self._bytes = 0
-        self._sent = 0  # frames at the head that this connection has taken
-        self._kept = 0  # frames that are gone from here, as the agent counts
+        self._sent = 0  # frames at the head that were sent on this connection
+        self._kept = 0  # frames removed from here, as the agent counts
 
     @property
     def next(self) -> bytes | None:
-        """Return the frame to be sent now, if there is one."""
+        """Return the next frame to send, if there is one."""
         return self._frames[self._sent][0] if self._sent < len(self._frames) else None
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether the agent has everything."""
+        """Tell whether the agent has stored everything."""
         return not self._frames
 
     def put(self, data: bytes, points: int = 0) -> None:
-        """Add a frame that holds so many points; none for what must not be lost."""
+        """Add a frame with this many metric points; 0 for records that must not be lost."""
         if self._bytes + len(data) > self._most:
             self._make_room()
         self._frames.append((data, points))
         self._bytes += len(data)
 
     def sent(self) -> None:
-        """Note that the next frame was sent whole."""
+        """Record that the next frame was sent completely."""
         self._sent += 1
 
     def kept(self, upto: int) -> None:
-        """Forget what the agent has on its disk."""
+        """Remove the frames that the agent has stored."""
         for _ in range(min(upto - self._kept, len(self._frames))):
             self._bytes -= len(self._frames.popleft()[0])
             self._sent = max(0, self._sent - 1)
         self._kept = upto
 
     def again(self) -> None:
-        """Send all that is not known to be kept once more: the connection is another one."""
+        """Send everything that is not stored again, on a new connection."""
         self._sent = 0
 
     def _make_room(self) -> None:
-        """Let half of the unsent numbers go, the oldest ones."""
+        """Drop the older half of the unsent metrics."""
         unsent = range(self._sent + 1, len(self._frames))  # the first may be half sent
         numbers = [at for at in unsent if self._frames[at][1]]
         for at in reversed(numbers[: (len(numbers) + 1) // 2]):
@@ -130,9 +130,9 @@ class FrameQueue:
 
 
 class AgentLink:
-    """The thread. `collect` is asked at every tick for what has been logged meanwhile.
+    """The thread of the link. At every tick, `collect` returns what was logged since the last one.
 
-    Between ticks it wakes for what is said and heard alone, and does nothing else then.
+    Between ticks it wakes only to send and to receive.
     """
 
     def __init__(
@@ -150,16 +150,16 @@ class AgentLink:
         self._handle = handle
         self._collect = collect
         self._broken = broken
-        self._mend = mend  # numbers that cannot be sent as they are
+        self._mend = mend  # replaces values that cannot be sent
         self._outgoing: deque[Message] = deque(maxlen=1 << 14)
         self._queue = FrameQueue()
-        self._sending: bytes | None = None  # a frame, of which so much is sent
+        self._sending: bytes | None = None  # a partly sent frame
         self._sent = 0
-        self._welcome = False  # whether the agent has said what it has of this life
-        self._reported = 0  # lost points that the agent knows of
-        self._hello: bytes | None = None  # a Register on its way: it is no record and not counted
-        self._stacks: bytes | None = None  # asked for; they are no record either
-        self.membership = MembershipOutbox(self.wake)  # neither are these
+        self._welcome = False  # whether the agent has reported what it has stored
+        self._reported = 0  # lost points that were reported
+        self._hello: bytes | None = None  # a Register to send: not a record, so not counted
+        self._stacks: bytes | None = None  # requested; not a record either
+        self.membership = MembershipOutbox(self.wake)  # not records either
         self._introduced = True  # whether the agent has the latest Register
         self._reader: MessageReader[Any] = MessageReader(ToRank, self.dropped)
         self._frames = Frames(self.dropped)
@@ -178,22 +178,22 @@ class AgentLink:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Queue a message and wake the thread, unless it is the one that speaks; never waits."""
+        """Queue a message and wake the thread, unless it is the caller; never blocks."""
         self._outgoing.append(message)
         if threading.get_ident() != self._thread.ident:
             self.wake()
 
     def introduce(self) -> None:
-        """Have the rank registered anew: something about it has changed."""
+        """Register the rank again, after something about it has changed."""
         self._introduced = False
         self.wake()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it is about to wake anyway
+        with contextlib.suppress(OSError):  # full: the thread is about to wake
             self._wake_in.send(b"\0")
 
     def flush(self, patience: float) -> bool:
-        """Wait until the agent has on its disk what was said and logged so far; tell whether."""
+        """Wait until the agent has stored everything so far; tell whether it has."""
         deadline, before = time.monotonic() + patience, self._ticks
         self._next_tick = 0.0
         self.wake()
@@ -204,14 +204,14 @@ class AgentLink:
         return True
 
     def close(self, last: Message) -> None:
-        """Send what is left and a last word, as far as the agent takes it in a second."""
+        """Send the rest and a last message, as far as possible within a second."""
         self._last = last
         self._closing = True
         self.wake()
         self._thread.join(_CLOSE)
 
     def abandon(self) -> None:
-        """Let go of everything in a fork, where the thread does not exist; send nothing."""
+        """Close everything in a fork, where the thread does not exist; send nothing."""
         for end in (self._socket, self._wake_in, self._wake_out):
             if end is not None and end.fileno() >= 0:
                 os.close(end.detach())
@@ -226,9 +226,9 @@ class AgentLink:
             self._turn()
             self._put(self._last)
             self._finish()
-        except Exception as error:  # training goes on without being watched
+        except Exception as error:  # training continues without the agent
             self._broken(error)
-        finally:  # here alone: whoever waits for this thread may not have waited long enough
+        finally:  # here only: `close` may have stopped waiting before
             self._wake_in.close()
             self._wake_out.close()
 
@@ -240,7 +240,7 @@ class AgentLink:
 
     def _wait(self) -> None:
         agent = self._socket
-        poll = select.poll()  # select() knows no descriptor above 1023, and a program may have more
+        poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self._wake_out, select.POLLIN)
         if agent is not None:
             poll.register(agent, select.POLLIN | (select.POLLOUT if self._next() else 0))
@@ -252,7 +252,7 @@ class AgentLink:
             self._receive()
 
     def _patience(self) -> float:
-        """Return how many seconds may pass without anything to do."""
+        """Return the seconds until there is something to do."""
         if self._closing:
             return TICK
         due = self._next_try if self._socket is None else self._next_tick
@@ -269,9 +269,9 @@ class AgentLink:
                 agent.connect(address)
             if not same_user(agent):
                 raise PermissionError("another user listens there")
-            self._introduced = True  # from here on a change is told anew
+            self._introduced = True  # a change from here on is sent again
             self.membership.connected()
-            agent.sendall(frame(self._register()))  # before all else, word for word
+            agent.sendall(frame(self._register()))  # before everything else
         except OSError:
             agent.close()
             return
@@ -287,7 +287,7 @@ class AgentLink:
             self._put(self._outgoing.popleft())
         if self._closing or time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + TICK
-            self.membership.look()
+            self.membership.resend_if_due()
             for message in self._collect():
                 self._put(message)
             self._ticks += 1
@@ -317,7 +317,7 @@ class AgentLink:
             return frame(self._mend(message))
 
     def _next(self) -> bytes | None:
-        """Return what is to be sent now: until the agent has said how far it is, no record."""
+        """Return the next frame; records wait until the agent has reported what it has stored."""
         if self._sending is None and self._hello is not None:
             self._sending, self._hello = self._hello, None
         elif self._sending is None and self._stacks is not None:

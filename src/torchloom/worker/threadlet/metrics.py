@@ -1,4 +1,4 @@
-"""What was logged, on its way to the agent: rows of numbers, tensors read when they are ready."""
+"""Logged metrics on their way to the agent; tensors are read when their device is ready."""
 
 import itertools
 import math
@@ -14,15 +14,15 @@ from torchloom.messages.plane import Event, Head, Message, Metrics, Value
 
 _PERIOD = 1.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-MOST = 1 << 16  # rows between two looks
+MOST = 1 << 16  # rows between two ticks of the link
 _NUMBERS = frozenset((float, int, bool, type(None)))
-_VALUES = 20_000  # in one message, which must not be too long to be sent
-_SIXTY_FOUR_BITS = range(-(1 << 63), 1 << 64)  # what travels as a whole number
-_MOST_REPORTS = 50  # lines about what is not kept
+_VALUES = 20_000  # in one message, whose length is limited
+_SIXTY_FOUR_BITS = range(-(1 << 63), 1 << 64)  # integers that can be sent
+_MOST_REPORTS = 50  # lines about dropped values
 
 
 class Vitals:
-    """Takes samples in the link's thread."""
+    """Samples of the process, taken in the link's thread."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -30,11 +30,11 @@ class Vitals:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether the last sample is old enough for another one."""
+        """Tell whether another sample is due."""
         return time.monotonic() - self._at >= _PERIOD
 
     def sample(self, step_seconds: float, knobs: dict[str, float]) -> dict[str, Any]:
-        """Return a row of numbers."""
+        """Return one row of metrics."""
         now, cpu = time.monotonic(), time.process_time()
         share = (cpu - self._cpu) / (now - self._at) if self._at else None
         self._at, self._cpu = now, cpu
@@ -58,7 +58,7 @@ def _resident() -> int | None:
 
 
 def _device_memory() -> int | None:
-    """Return what torch has allocated on its device, if the program has touched one."""
+    """Return the bytes that torch has allocated on its GPU, if the program uses one."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -67,29 +67,29 @@ def _device_memory() -> int | None:
     return used
 
 
-# Step, time, values, whether all of it is numbers; the step of training, if that is another one.
+# Step, time, values, whether all are numbers; the step of the training, if it is another one.
 Row = tuple[int, float, dict[str, Any], bool, int | None]
 Read = tuple[int, float, dict[str, Value], int | None]
 
 
 class MetricRows:
-    """Rows as the program logs them; the link's thread takes them out."""
+    """Rows that the program has logged and the link's thread collects."""
 
     def __init__(self, head: Head, write: Callable[[str], object] | None = None) -> None:
         self.rows: deque[Row] = deque(maxlen=MOST)
-        self.lost = 0  # rows that came faster than they could be taken out
+        self.lost = 0  # rows that were logged faster than they were collected
         self._head = head
         self._held: Row | None = None  # the oldest one, while its tensors are not ready
         self._bad: set[str] = set()  # names of losses that are not finite now
-        self._reported: set[tuple[str, str]] = set()  # what was not kept, and why
+        self._reported: set[tuple[str, str]] = set()  # what was dropped, and why
         self._write = write
 
     def move_on(self, head: Head) -> None:
-        """Speak for another generation from now on."""
+        """Report for another generation from now on."""
         self._head = head
 
     def add(self, step: int, values: dict[str, Any], at: int | None = None) -> None:
-        """Keep numbers as they are and tensors as they are now; nothing is read here."""
+        """Add a row. Tensors are cloned and read later."""
         rows = self.rows
         if len(rows) == MOST:
             self.lost += 1
@@ -100,7 +100,7 @@ class MetricRows:
             rows.append((step, time.time(), kept, False, at))
 
     def drop(self, what: str, why: str) -> None:
-        """Say that something is not kept, and why; once."""
+        """Write once to standard error that something is dropped, and why."""
         if (what, why) in self._reported or len(self._reported) > _MOST_REPORTS:
             return
         self._reported.add((what, why))
@@ -109,7 +109,7 @@ class MetricRows:
         (self._write or sys.stderr.write)(f"loom: {line}\n")
 
     def collect(self) -> Iterator[Message]:
-        """Yield messages with all rows that can be read by now, and what is wrong with them."""
+        """Yield all rows that are ready as messages, and events for losses that are not finite."""
         if self.lost:
             self.drop("a part of the numbers", f"more than {MOST} calls of log in half a second")
         for keys, group in itertools.groupby(self._read(), lambda row: tuple(row[2])):
@@ -124,12 +124,12 @@ class MetricRows:
                 yield Metrics(self._head, names, numbers)
 
     def close(self) -> None:
-        """Keep nothing from now on."""
-        self._left = self.rows, self._held  # a fork must not free what lies on a device
+        """Drop all rows from now on."""
+        self._left = self.rows, self._held  # a fork must not free memory of a device
         self.rows = deque(maxlen=0)
 
     def _read(self) -> Iterator[Read]:
-        """Yield rows in the order of their logging, up to the first that is not ready."""
+        """Yield rows in the order of logging, up to the first that is not ready."""
         for _ in range(len(self.rows) + (self._held is not None)):  # more may come meanwhile
             row = self._held or self.rows.popleft()
             step, when, values, is_read, at = row
@@ -149,7 +149,7 @@ class MetricRows:
         return found
 
     def _report_repeats(self, names: tuple[str, ...], rows: list[Read]) -> None:
-        """Say it where several values of one step came: the last one is shown."""
+        """Report values that were logged twice in one step: only the last one is shown."""
         for (step, *_), (following, *_) in itertools.pairwise(rows):
             if step == following:
                 what = f"all but the last {', '.join(map(repr, names[:3]))} of a step"
@@ -157,7 +157,7 @@ class MetricRows:
                 return
 
     def mend(self, metrics: Metrics) -> Metrics:
-        """Return numbers that can be sent, where these cannot."""
+        """Return the metrics with values and names that can be sent."""
         rows = []
         for step, when, *cells in metrics.rows:
             mended = [self._fit(name, one) for name, one in zip(metrics.names, cells, strict=True)]
@@ -165,7 +165,7 @@ class MetricRows:
         return Metrics(metrics.head, tuple(map(_sendable, metrics.names)), tuple(rows))
 
     def _fit(self, name: str, value: Value) -> Value:
-        """Return a whole number as a real one if it is too large."""
+        """Return an integer as a float if it is too large."""
         if not isinstance(value, int) or value in _SIXTY_FOUR_BITS:
             return value
         try:
@@ -175,7 +175,7 @@ class MetricRows:
             return None
 
     def _alarms(self, names: tuple[str, ...], rows: list[Read]) -> Iterator[Event]:
-        """Yield an event when a loss stops being finite; once, until it is finite again."""
+        """Yield an event when a loss stops being finite, once until it is finite again."""
         for name in _losses(names):
             for step, when, values, at in rows:
                 value = values[name]
@@ -192,7 +192,7 @@ class MetricRows:
 
 
 class Unread:
-    """A tensor as it was when it was logged, on its own device."""
+    """A clone of a logged tensor, on its device."""
 
     __slots__ = ("_event", "_tensor")
 
@@ -211,7 +211,7 @@ class Unread:
 
 
 class NoNumber:
-    """What is no number, and why."""
+    """A value that is not a number, and why."""
 
     __slots__ = ("why",)
 
@@ -220,7 +220,7 @@ class NoNumber:
 
 
 def keep(value: Any) -> Any:
-    """Return what can be read later."""
+    """Return a value that can be read later."""
     if type(value) in _NUMBERS:
         return value
     torch = sys.modules.get("torch")
@@ -228,7 +228,7 @@ def keep(value: Any) -> Any:
         if torch is not None and isinstance(value, torch.Tensor):
             return Unread(value) if (count := value.numel()) == 1 else _no_number(value, count)
         return _no_number(value) if isinstance(value, str | bytes) else float(value)
-    except Exception:  # whatever a program hands over: logging never raises
+    except Exception:  # any object may be passed: logging never raises
         return _no_number(value)
 
 
@@ -243,12 +243,12 @@ def is_ready(value: Any) -> bool:
 
 
 def read(value: Any) -> Value | NoNumber:
-    """Return the number that was kept."""
+    """Return the number of a kept value."""
     if isinstance(value, NoNumber):
         return value
     try:
         found = value.read() if isinstance(value, Unread) else value
-    except Exception as error:  # a device that failed: the number is lost, nothing else
+    except Exception as error:  # a failed device loses the number, nothing else
         return NoNumber(f"its device failed: {type(error).__name__}")
     return found if type(found) in _NUMBERS else _no_number(found)
 
@@ -259,13 +259,13 @@ def _losses(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def losses(names: Iterable[str]) -> tuple[str, ...]:
-    """Return which names are those of a loss."""
+    """Return the names that contain `loss`."""
     return tuple(name for name in names if "loss" in str(name).lower())
 
 
 @lru_cache(64)
 def _texts(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return names as texts, whatever a program's keys are."""
+    """Return the keys of a row as text."""
     return tuple(name if type(name) is str else str(name) for name in names)
 
 

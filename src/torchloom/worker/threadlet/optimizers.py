@@ -1,9 +1,9 @@
-"""Torch optimizers: the attached step boundary, and the knobs that act inside a step.
+"""Torch optimizers: the step boundary of attached programs, and knobs that act inside a step.
 
-A changed value stands in the optimizer only while its `step` runs, between torch's own pre and
-post hooks. Outside of it every scheduler, checkpoint and print finds the program's own value.
-A change is reported when the step has ended, with the value that it found in the optimizer: hooks
-of the program's own may have replaced it.
+A changed value is in the optimizer only while its `step` runs, between torch's pre and post hooks.
+Outside of it, every scheduler, checkpoint and print sees the program's own value. A change is
+reported after the step, with the value that was in the optimizer: hooks of the program may have
+replaced it.
 """
 
 import math
@@ -25,38 +25,38 @@ from torchloom.worker.threadlet.boundary import StepBoundary
 from torchloom.worker.threadlet.knobs import KnobChange, typed, within
 from torchloom.worker.threadlet.value_rules import ReplacedValue, ValueRule, plain, plan
 
-MOST = 8  # optimizers whose steps can be found apart by a count
+MOST = 8  # optimizers whose steps can be aligned by a count
 
 _FIELDS = ("lr", "weight_decay", "momentum", "betas")
 _HIGHEST = {"momentum": 1.0}
-_REMEMBERED = 256  # changes that can be undone to the very rule that was before
+_REMEMBERED = 256  # changes that can be undone to the exact rule before
 _NAME = re.compile(rf"(?:opt([1-9]\d?)\.)?({'|'.join(_FIELDS)})(?:\[(\d+)\])?")
 
 Key = tuple[int, str]  # group and field
-Turn = tuple[Key, ValueRule | None, ValueRule | None]  # what it followed before, and what after
+Turn = tuple[Key, ValueRule | None, ValueRule | None]  # the rule before and the rule after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmedChange:
-    """A change that the next step of an optimizer is to follow.
+    """A change for the next step of an optimizer.
 
-    Where the config has a value of this name, `ratio` is by how much that changed.
+    If the config has a value of this name, `ratio` is the factor by which that changed.
     """
 
     change: KnobChange
     name: str
     ratio: float | None = None
-    was: float = 0.0  # what the program's own value was then
+    was: float = 0.0  # the program's own value then
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakenChange:
-    """A change that the step under way follows: where, and the value before it."""
+    """A change that the current step applies: its groups, and the value before it."""
 
     armed: ArmedChange
     keys: list[Key]
     before: Value
-    is_own: bool  # the program has put the value there itself
+    is_own: bool  # the program has set the value itself
 
     @property
     def value(self) -> Value:
@@ -65,14 +65,16 @@ class TakenChange:
 
 @dataclass(slots=True, eq=False)
 class KnownOptimizer:
-    """An optimizer that has taken a step, what is asked of it, and what its steps used."""
+    """An optimizer that has taken a step, its rules, and the values that its steps used."""
 
     number: int
     optimizer: "weakref.ref[Any]"
     rules: dict[tuple[int, str], ValueRule] = field(default_factory=dict)
     armed: list[ArmedChange] = field(default_factory=list)
     taken: list[TakenChange] = field(default_factory=list)
-    unsure: list[TakenChange] = field(default_factory=list)  # the next step tells who follows them
+    unsure: list[TakenChange] = field(
+        default_factory=list
+    )  # the next step shows whether the program applies them
     used: dict[tuple[int, str], Value] = field(default_factory=dict)
     past: OrderedDict[tuple[str, str], list[Turn]] = field(default_factory=OrderedDict)
 
@@ -81,7 +83,7 @@ class KnownOptimizer:
         return list(optimizer.param_groups) if optimizer is not None else []
 
     def turn(self, command: str, name: str, turns: list[Turn]) -> None:
-        """Follow other rules from now on, and know for a while which were before."""
+        """Replace rules, and keep the old ones for an undo."""
         self.past[command, name] = turns
         while len(self.past) > _REMEMBERED:
             self.past.popitem(last=False)
@@ -92,7 +94,7 @@ class KnownOptimizer:
                 self.used.pop(key, None)
 
     def covered(self, name: str) -> list[Key]:
-        """Return the groups and the field that a knob of this optimizer stands for."""
+        """Return the groups and the field that a knob of this optimizer changes."""
         at, what = next((at, what) for own, at, what in self.names() if own == name)
         return [
             (index, what)
@@ -101,14 +103,14 @@ class KnownOptimizer:
         ]
 
     def before(self, command: str, name: str) -> list[ValueRule | None] | None:
-        """Return the rules before a change that is still in force; nothing if it is not."""
+        """Return the rules before a change; None if it is no longer in force."""
         turns = self.past.get((command, name), [])
         if not turns or any(self.rules.get(key) != new for key, _, new in turns):
             return None
         return [old for _, old, _ in turns]
 
     def names(self) -> Iterator[tuple[str, int, str]]:
-        """Yield each knob with its group and field; group -1 stands for all."""
+        """Yield each knob with its group and field; group -1 means all."""
         prefix = "" if self.number == 1 else f"opt{self.number}."
         groups = self.groups()
         for name in _FIELDS:
@@ -120,7 +122,7 @@ class KnownOptimizer:
 
 
 class Optimizers:
-    """Sees every optimizer's step on the main thread."""
+    """Observes every optimizer's step on the main thread."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Optimizers:
         learned: Callable[[], None],
         event: Callable[[str, dict[str, Value]], None],
     ) -> None:
-        self.counts = True  # whether a return is a boundary; not where the program says its steps
+        self.counts = True  # whether a return is a boundary: not with run.steps
         self._boundary = boundary
         self._attend = attend
         self._learned = learned
@@ -137,22 +139,20 @@ class Optimizers:
         self._main: int | None = threading.main_thread().ident
         self._inside = False
         self._depth = 0
-        self._asked = False  # whether steps differ from what the program wrote
+        self._asked = False  # whether a rule or a stop is to be applied
         self._stopping = False
-        self._kept: list[
-            ReplacedValue
-        ] = []  # values of the program's own, while a step is under way
+        self._kept: list[ReplacedValue] = []  # the program's values during a step
         self._elsewhere = False
         self._known: dict[int, KnownOptimizer] = {}
         self._numbers = 0
-        self._carried: dict[int, Mapping[str, Any]] = {}  # of an earlier life, by number
+        self._carried: dict[int, Mapping[str, Any]] = {}  # rules of an earlier process, by number
         self._handles: list[Any] = []
         self._broken: Callable[[BaseException], None] = lambda error: None
 
     # Hooks.
 
     def install(self, module: Any, broken: Callable[[BaseException], None]) -> None:
-        """Put the hooks into torch.optim.optimizer; whatever they raise goes to `broken`."""
+        """Install the hooks in torch.optim.optimizer; exceptions in them are passed to `broken`."""
         if not self._handles:
             self._broken = broken
             self._handles = [
@@ -161,18 +161,18 @@ class Optimizers:
             ]
 
     def remove(self) -> None:
-        """Take the hooks out, for good, and leave the program's own values behind."""
+        """Remove the hooks for good, and restore the program's own values."""
         self._main = None
         for handle in self._handles:
             handle.remove()
         self._put_back()
 
     def stop(self) -> None:
-        """Have the program end where its next step would begin."""
+        """End the program at the beginning of its next step."""
         self._stopping = self._asked = True
 
     def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Begin an optimizer's step: put in the values it is to use."""
+        """Pre hook of an optimizer's step: set the values that it uses."""
         if get_ident() != self._main:
             self._elsewhere = True
             return
@@ -184,11 +184,11 @@ class Optimizers:
                 self._learn(optimizer)
             if self._asked:
                 self._differ(self._known[id(optimizer)])
-        except Exception as error:  # training goes on, whatever breaks here
+        except Exception as error:  # training continues, whatever breaks here
             self._broken(error)
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """End an optimizer's step: put the program's values back, and pass the boundary."""
+        """Post hook of an optimizer's step: restore the program's values, pass the boundary."""
         if not self._inside or get_ident() != self._main:
             return
         if self._depth:
@@ -205,13 +205,13 @@ class Optimizers:
                 step = boundary.step + 1
                 if boundary.reach(step, step):
                     self._attend()
-        except Exception as error:  # training goes on, whatever breaks here
+        except Exception as error:  # training continues, whatever breaks here
             self._broken(error)
 
     def _is_nested(self) -> bool:
-        """Tell whether a step is taken inside another's; if not, the last one raised an error.
+        """Tell whether a step is nested in another; if not, the last one raised an exception.
 
-        A subclass may call its parent's `step`, and a wrapper that of the optimizer it wraps.
+        A subclass may call the `step` of its parent, a wrapper that of the wrapped optimizer.
         """
         torchs = sys._getframe(2)
         caller = torchs.f_back
@@ -235,7 +235,7 @@ class Optimizers:
         self._learned()
 
     def _differ(self, known: KnownOptimizer) -> None:
-        """Take the step as it was asked for."""
+        """Apply a stop or the rules to this step."""
         if self._stopping:
             raise SystemExit(0)
         if known.rules or known.armed:
@@ -244,7 +244,7 @@ class Optimizers:
     def _replace(self, known: KnownOptimizer) -> None:
         armed, known.armed = known.armed, []
         self._leave_to_the_program(known)
-        known.taken += [self._plan(known, one) for one in armed]  # what a failed step left, too
+        known.taken += [self._plan(known, one) for one in armed]  # also those of a failed step
         groups = known.groups()
         for (at, name), rule in known.rules.items():
             if at < len(groups):
@@ -252,7 +252,7 @@ class Optimizers:
                 known.used[at, name] = plain(groups[at][name])
 
     def _plan(self, known: KnownOptimizer, armed: ArmedChange) -> TakenChange:
-        """Have the groups follow a change from now on."""
+        """Set the rules of a change from now on."""
         change, name, groups = armed.change, armed.name, known.groups()
         keys = known.covered(name)
         rules = [known.rules.get(key) for key in keys]
@@ -270,7 +270,7 @@ class Optimizers:
         return taken
 
     def _leave_to_the_program(self, known: KnownOptimizer) -> None:
-        """Drop the rules of changes that the program itself made in the step before."""
+        """Drop the rules of changes that the program itself applied in the step before."""
         unsure, known.unsure = known.unsure, []
         groups = known.groups()
         for one in unsure:
@@ -280,7 +280,7 @@ class Optimizers:
                 known.turn(change, name, turns)
 
     def _report(self, known: KnownOptimizer) -> None:
-        """Say of the changes that this step followed what it found; a difference is an event."""
+        """Report the changes that this step applied; another value than requested is an event."""
         taken, known.taken = known.taken, []
         groups = known.groups()
         for one in taken:
@@ -297,20 +297,20 @@ class Optimizers:
         for one in kept:
             one.put_back()
 
-    # What a checkpoint carries.
+    # For checkpoints and live recovery.
 
     def state(self) -> dict[int, Mapping[str, Any]]:
-        """Return what is asked of each optimizer by now, by its number."""
+        """Return the rules of each optimizer, by its number."""
         known = {one.number: value_rules.state_of(one) for one in list(self._known.values())}
         return self._carried | known
 
     def restore(self, state: Mapping[int, Mapping[str, Any]]) -> set[tuple[str, str]]:
-        """Ask the same of the optimizers to come; return the changes that none has taken yet."""
+        """Keep rules for optimizers to come; return the changes that none has applied yet."""
         self._carried = dict(state)
         return {(command, name) for one in state.values() for command, name in one["waiting"]}
 
     def take_over(self, state: Mapping[int, Mapping[str, Any]]) -> None:
-        """Ask of the optimizers there are what a peer asks of its own, which is a step ahead."""
+        """Take over the rules of a peer that is a step ahead."""
         self._carried = {n: one for n, one in state.items() if n > self._numbers}
         for known in list(self._known.values()):
             if (found := state.get(known.number)) is not None:
@@ -324,7 +324,7 @@ class Optimizers:
     # Knobs.
 
     def misaligned(self) -> str:
-        """Return why steps of different ranks cannot be found to be the same, if so."""
+        """Return why the steps of different ranks cannot be aligned, else an empty text."""
         if self._elsewhere:
             return "not aligned: optimizer steps are taken on threads besides the main one"
         if len(self._known) > MOST:
@@ -340,10 +340,10 @@ class Optimizers:
         return tuple(name for one in list(self._known.values()) for name, _, _ in one.names())
 
     def arm(self, change: KnobChange, name: str, ratio: float | None = None) -> None:
-        """Have the optimizer's next step use the value, and all later ones.
+        """Use the value in the next step of the optimizer and in all later ones.
 
-        A program that puts the value of its config into its optimizers needs no help for that. It
-        is known by its next step, or the one after: its own value has changed by the `ratio`, too.
+        A program that copies the config into its optimizers applies the change itself. That shows
+        in its next step, or the one after: its own value has changed by the same `ratio`.
         """
         known = self.find(name)
         if known is None:
@@ -354,14 +354,14 @@ class Optimizers:
         self._asked = True
 
     def shown(self) -> tuple[plane.Knob, ...]:
-        """Return all knobs as the weaver is found of them."""
+        """Return all knobs as messages."""
         return tuple(
             plane.Knob(name, value, "json" if what == "betas" else "float", 0.0, _highest(what))
             for name, what, value in self._values()
         )
 
     def values(self) -> dict[str, float]:
-        """Return what the last steps used: numbers, and those that a list has, by its place."""
+        """Return the values that the last steps used; items of a list by their index."""
         found: dict[str, float] = {}
         for name, _, value in self._values():
             parts = {name: value}
@@ -379,7 +379,7 @@ class Optimizers:
 
 
 def check(name: str, value: Value) -> Value:
-    """Return the value as the optimizer's knob takes it, or say why it does not."""
+    """Return the value for an optimizer's knob; raise BadKnobValue if it does not fit."""
     match = _NAME.fullmatch(name)
     if match is None or match[2] != "betas":
         what = match[2] if match else name
@@ -398,7 +398,7 @@ def is_name(name: str) -> bool:
 
 
 def is_same(used: Value, wanted: Value) -> bool:
-    """Tell whether a value is the one that was asked for, as far as 32 bits tell."""
+    """Tell whether a value is the requested one, within 32-bit precision."""
     if isinstance(used, list) and isinstance(wanted, list):
         return len(used) == len(wanted) and all(map(is_same, used, wanted))
     if isinstance(used, int | float) and isinstance(wanted, int | float):
@@ -407,8 +407,7 @@ def is_same(used: Value, wanted: Value) -> bool:
 
 
 def _is_followed(armed: ArmedChange, now: Value) -> bool:
-    """Tell whether the program's own value has changed as its config has, and not as a schedule
-    does from one step to the next."""
+    """Tell whether the program's own value changed like its config, not like a schedule."""
     if armed.ratio is None or armed.ratio <= 0 or not isinstance(now, int | float) or now <= 0:
         return False
     moved, asked = math.log(now / armed.was), math.log(armed.ratio)
@@ -420,7 +419,7 @@ def _value(groups: list[dict[str, Any]], key: Key) -> Value:
 
 
 def is_number(value: Any, what: str) -> bool:
-    """Tell whether an optimizer's value is what its name promises: programs keep odd things."""
+    """Tell whether an optimizer's value has the expected type; programs may store others."""
     if what == "betas":
         return isinstance(value, tuple | list) and len(value) == 2
     if hasattr(value, "fill_"):

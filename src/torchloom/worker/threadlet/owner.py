@@ -1,6 +1,6 @@
-"""Which process speaks for a rank: the one that was started as it, none of its children.
+"""Which process reports for a rank: the one that was started as the rank, not its children.
 
-Looked at before the user's first line, so it imports next to nothing.
+It runs before the user's first line, so it imports almost nothing.
 """
 
 import os
@@ -16,7 +16,7 @@ _STARTED = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
 
 
 def take(env: "MutableMapping[str, str]") -> bool:
-    """Claim the right to speak for the rank; a child of one that has it gets none."""
+    """Become the process that reports for the rank; False in a child of that process."""
     ours = f"{os.getpid()}:{started()}"
     if env.get(OWNER_VARIABLE, ours) != ours:
         return False
@@ -25,9 +25,9 @@ def take(env: "MutableMapping[str, str]") -> bool:
 
 
 def claim(env: "MutableMapping[str, str]") -> bool:
-    """Do the same among processes that are not each other's children: the first one gets it.
+    """Do the same among processes that are not parent and child: the first one wins.
 
-    Whoever it was has written itself beside the rank's page; one that is gone has no right left.
+    The winner writes its id to a file beside the rank's page; a dead winner does not count.
     """
     if not take(env):
         return False
@@ -50,7 +50,7 @@ def claim(env: "MutableMapping[str, str]") -> bool:
 
 
 def started(pid: "int | str" = "self") -> int:
-    """Return a process' start time in the kernel's ticks; 0 where it does not tell."""
+    """Return the start time of a process in kernel ticks; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             text = file.read()
@@ -60,14 +60,14 @@ def started(pid: "int | str" = "self") -> int:
 
 
 def _lives(path: str, ours: str) -> bool:
-    """Tell whether another process has the right and lives; if not, let the right go."""
+    """Tell whether another live process has won; remove the file of a dead one."""
     try:
         with open(path) as file:
             theirs = file.read()
     except OSError:
-        return False  # it was let go just now
+        return False  # it was removed just now
     pid, _, ticks = theirs.partition(":")
-    if theirs == ours or not pid:  # half written: it is being taken
+    if theirs == ours or not pid:  # half written: another process is winning
         return theirs != ours
     if str(started(pid)) == ticks:
         return True

@@ -1,4 +1,4 @@
-"""Who this process is in its job, as the launcher said it in the environment."""
+"""The identity of this process in its job, from the launcher's variables."""
 
 import json
 import math
@@ -30,7 +30,7 @@ ACTIONS = ("kill", "notify", "off")
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """Of a job what its program can use; nothing for a program that nobody submitted."""
+    """The parts of a submitted job that its program uses; empty if none was submitted."""
 
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # value, min, max
@@ -39,7 +39,7 @@ class SubmittedJob:
 
 
 def submitted(env: Mapping[str, str]) -> SubmittedJob:
-    """Return what a rank's environment says of its job; what makes no sense says nothing."""
+    """Return the submitted job of a rank's environment; malformed parts are ignored."""
     try:
         spec = json.loads(env.get(JOB_SPEC_VARIABLE) or "{}")
     except ValueError:
@@ -66,7 +66,7 @@ def _knob(value: Any) -> Mapping[str, Any]:
 
 
 def hang_settings(env: Mapping[str, str]) -> dict[str, Value]:
-    """Return the settings; what makes no sense is noted and is none."""
+    """Return the hang settings; invalid ones are reported and ignored."""
     settings: dict[str, Value] = {}
     action, limit = env.get(HANG_VARIABLE, ""), env.get(HANG_LIMIT_VARIABLE, "")
     if action in ACTIONS:
@@ -91,12 +91,12 @@ def _seconds(text: str) -> float:
 
 
 def _ignore(name: str, value: str, wanted: str) -> None:
-    sys.stderr.write(f"loom: {name}={value!r} is ignored; it is to be {wanted}\n")
+    sys.stderr.write(f"loom: {name}={value!r} is ignored; it must be {wanted}\n")
 
 
 @dataclass(frozen=True, slots=True)
 class RankIdentity:
-    """One life of one rank: what is the same in everything it says."""
+    """One process of one rank: the facts that are in all of its messages."""
 
     job: str
     generation: int
@@ -114,12 +114,12 @@ class RankIdentity:
     started: int
     incarnation: str
     hang: dict[str, Value] = field(default_factory=dict)
-    start_count: int = 1  # the how manieth process of its rank in this attempt
+    start_count: int = 1  # which process of its rank this is in the attempt
     attempt: int = 0
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> "RankIdentity":
-        """Read the variables; a process that nobody launched is the only rank of its own job."""
+        """Read the variables; a process without a launcher is the only rank of its own job."""
         rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
         role, node = env.get("LOOM_ROLE") or "trainer", env.get("LOOM_NODE") or os.uname().nodename
         return cls(
@@ -145,26 +145,26 @@ class RankIdentity:
 
     @property
     def own_folder(self) -> Path:
-        """Return where a rank keeps what its next life on this node is to find."""
+        """The folder in which a rank keeps state for its next process on this node."""
         name = f"{self.role}-a{self.attempt}-r{self.rank}"
         return Path(self.page).parent / "pages" / name
 
     def head(self) -> Head:
-        """Return what stands at the head of each message."""
+        """Return the head of the rank's messages."""
         return Head(VERSION, self.job, self.generation, self.rank, self.incarnation, self.role)
 
     def is_meant(self, head: Head) -> bool:
-        """Tell whether a message is for this very life; an empty incarnation means whichever."""
+        """Tell whether a message is for this process; an empty incarnation means any."""
         return head.generation == self.generation and self.is_named(head)
 
     def is_named(self, head: Head) -> bool:
-        """Tell the same of one that may speak of another generation: members change."""
+        """Tell whether a membership message, which may name another generation, is for it."""
         return (head.job, head.rank) == (self.job, self.rank) and (
             head.incarnation in ("", self.incarnation)
         )
 
     def register(self, boundary: Boundary, knobs: tuple[Knob, ...]) -> Register:
-        """Return how the rank introduces itself."""
+        """Return the message that registers the rank."""
         return Register(
             head=self.head(),
             role=self.role,
@@ -190,7 +190,7 @@ def _number(env: Mapping[str, str], name: str, default: int = 0) -> int:
 
 
 def _devices(env: Mapping[str, str], node: str, local_rank: int) -> tuple[str, ...]:
-    """Return what the launcher dealt, by stable names; without an accelerator it is a CPU slot."""
+    """Return the stable names of the assigned devices; without one, a CPU slot."""
     mask = _words(env.get("CUDA_VISIBLE_DEVICES", ""))
     named = [word for word in mask if word.startswith(("GPU-", "MIG-"))]
     dealt = [word for word in _words(env.get("LOOM_DEVICES", "")) if not _is_offer(word)]
@@ -198,7 +198,7 @@ def _devices(env: Mapping[str, str], node: str, local_rank: int) -> tuple[str, .
 
 
 def _is_offer(word: str) -> bool:
-    """Tell an agent's choice of what to offer, `cpu:4` or `0`, from the name of a device."""
+    """Tell whether a word is an agent's offer, `cpu:4` or `0`, and not the name of a device."""
     return ":" in word or word.isdecimal()
 
 

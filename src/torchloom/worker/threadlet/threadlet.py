@@ -1,4 +1,4 @@
-"""The threadlet of this process, put together: page, boundary, knobs, link."""
+"""The threadlet of this process: page, boundary, knobs and link, put together."""
 
 import atexit
 import dataclasses
@@ -14,7 +14,7 @@ import msgspec
 from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
 from torchloom.worker.environment import AGENT_VARIABLE, PAGE_VARIABLE, variables
-from torchloom.worker.recovery.membership import MembershipLine
+from torchloom.worker.recovery.membership import MembershipLink
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
 from torchloom.worker.threadlet.commands import Acts, program_world
@@ -26,12 +26,12 @@ from torchloom.worker.threadlet.optimizers import Optimizers
 from torchloom.worker.threadlet.rank_identity import RankIdentity
 
 State = dict[str, Any]
-_FLUSH = 10.0  # seconds that the agent may take for what was logged; a plane may still start
-_WELCOME = 2.0  # seconds that a life after the first waits for the values of the one before
+_FLUSH = 10.0  # seconds to flush what was logged; a plane may still be starting
+_WELCOME = 2.0  # seconds that a restarted rank waits for the current knob values
 
 
 class Threadlet:
-    """One rank's end of the line to its agent."""
+    """A rank's side of the link to its agent."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.identity = RankIdentity.of(env)
@@ -54,7 +54,7 @@ class Threadlet:
             self.send,
             self.introduce,
         )
-        self.membership: MembershipLine | None = None  # opened by live recovery
+        self.membership: MembershipLink | None = None  # opened by live recovery
         self.control = RankControl(
             self.identity, self.boundary, judge, self.acts.check, self.send, lambda: self.membership
         )
@@ -64,7 +64,7 @@ class Threadlet:
         self._link: AgentLink | None = None
 
     def start(self) -> None:
-        """Begin to speak, if there is an agent to speak to."""
+        """Start the link, if there is an agent."""
         if self.identity.agent:
             parts = (self.register, self.control.handle, self._collect, self.unlinked)
             self._link = AgentLink(self.identity.agent, *parts, self.notes.mend)
@@ -73,34 +73,34 @@ class Threadlet:
         os.register_at_fork(after_in_child=self.mute)
 
     def watch(self, module: Any) -> None:
-        """Look after the optimizers of torch.optim.optimizer."""
+        """Observe the optimizers of torch.optim.optimizer."""
         self.optimizers.install(module, self.broken)
 
-    # What is said.
+    # Messages.
 
     def send(self, message: Message) -> None:
-        """Queue a message for the agent; never waits."""
+        """Queue a message for the agent; never blocks."""
         if self._link is not None:
             self._link.send(message)
 
     def event(self, kind: str, facts: dict[str, Value]) -> None:
-        """Say that something happened."""
+        """Send an event."""
         self.send(Event(self._head, kind, self.boundary.step, time.time(), facts))
 
     def register(self) -> Register:
-        """Return who this is, and what can be changed by now."""
+        """Return the registration of this rank, with its current knobs."""
         own, others = self.knobs.shown(), self.optimizers.shown()
         taken = {knob.name for knob in others if not self.acts.is_own(knob.name)}
         knobs = (*(k for k in own if k.name not in taken), *(k for k in others if k.name in taken))
         return self.identity.register(self.boundary.kind, knobs)
 
     def join(self, replica: str) -> None:
-        """Belong to another replica group than the launcher thought."""
+        """Change the replica group that the launcher set."""
         self.identity = dataclasses.replace(self.identity, replica=replica)
         self.introduce()
 
     def introduce(self) -> None:
-        """Have the rank registered anew: it has a boundary or a knob that nobody knows of."""
+        """Register the rank again, with a new boundary or knob."""
         if self._link is not None:
             self._link.introduce()
 
@@ -118,7 +118,7 @@ class Threadlet:
         return {"loom/dropped": count} if count else {}
 
     def on(self, name: str, handler: Callable[[Any], object], kind: type | None) -> None:
-        """Have a function called when a knob changes, or when a checkpoint is wanted."""
+        """Call a function when a knob changes, or when a checkpoint is requested."""
         if name == "checkpoint":
             self.acts.savers.append(handler)
         else:
@@ -128,9 +128,9 @@ class Threadlet:
     # In the training thread.
 
     def follow_program(self) -> None:
-        """Take the program's word for where its steps begin, instead of its optimizers'.
+        """Take step boundaries from the program's loop instead of its optimizers.
 
-        It says itself when it begins, since it may go on at a later step.
+        The loop calls `begin` itself, since it may resume at a later step.
         """
         self.optimizers.counts = False
         if self.boundary.kind == "attached":
@@ -138,15 +138,15 @@ class Threadlet:
             self.introduce()
 
     def resume_at(self, step: int, rules: Mapping[int, Mapping[str, Any]]) -> None:
-        """Be at a step of an earlier life, with what its optimizers were asked for."""
+        """Continue at the step of an earlier process, with the rules of its optimizers."""
         self.boundary.step = step
         self.acts.resume_at(step, self.optimizers.restore(rules))
 
     def begin(self) -> None:
-        """Before the first step: take over the changes that this job's knobs have seen so far.
+        """Before the first step: apply the knob changes of this job so far.
 
-        Of a first generation nobody wants anything yet. In later ones the ranks agree on what
-        the first of them was told: a change that only some of them took would part them.
+        A first generation has none. In later ones the ranks agree on the changes that the first of
+        them was sent: a change that only some of them apply would make their weights differ.
         """
         if self._begun:
             return
@@ -156,20 +156,20 @@ class Threadlet:
             for change in self._judge.agree(self.control.changes):
                 self._plan(change)
 
-    # When members change.
+    # Live recovery.
 
-    def open_membership(self) -> MembershipLine | None:
-        """Return the line on which it is said who trains; nothing where there is no agent."""
+    def open_membership(self) -> MembershipLink | None:
+        """Return the link for membership messages; None without an agent."""
         if self.membership is None and self._link is not None:
-            self.membership = MembershipLine(self._link.membership, self.identity.generation)
+            self.membership = MembershipLink(self._link.membership, self.identity.generation)
         return self.membership
 
     def settle(self) -> None:
-        """Leave a generation: what was promised in it ends with it, as its store has it."""
+        """Settle the promises of a generation before it ends."""
         self.boundary.settle_all()
 
     def move_on(self, generation: int, store: str) -> None:
-        """Belong to another generation, whose ranks agree in another store."""
+        """Continue in another generation, with another store."""
         self.identity = dataclasses.replace(self.identity, generation=generation, store=store)
         self._head = head = self.identity.head()
         for part in (self.notes, self.acts):
@@ -179,7 +179,7 @@ class Threadlet:
         self.introduce()
 
     def orders(self) -> State:
-        """Return all that is asked of this rank, so that a newcomer can be asked it too."""
+        """Return the commands that hold for this rank, for a rank that joins."""
         ahead = [
             [order.command, order.kind, order.payload, order.effective, order.origin]
             for order in self.boundary.decided()
@@ -189,12 +189,12 @@ class Threadlet:
         return {"rules": self.optimizers.state(), "done": done, "ahead": ahead, "read": read}
 
     def catch_up(self, step: int, orders: Mapping[str, Any]) -> None:
-        """Be at a peer's step, in the place of a rank that was there, with what the peer obeys."""
+        """Continue at a peer's step with the peer's commands, in the place of a lost rank."""
         self._begun = True
         self.knobs.mark_read(orders.get("read", ()))
         self.resume_at(step, orders["rules"])
-        known = {change.command for change in self.acts.changes}  # where this is done twice
-        for change in (Planned(*told) for told in orders["done"]):
+        known = {change.command for change in self.acts.changes}  # if this is called twice
+        for change in (Planned(*fields) for fields in orders["done"]):
             if change.command not in known:
                 self._plan(change)
         for command, kind, payload, effective, origin in orders["ahead"]:
@@ -203,12 +203,12 @@ class Threadlet:
             )
 
     def roll_forward(self, step: int, orders: Mapping[str, Any]) -> None:
-        """Be at a peer's step, having been a little behind it."""
+        """Continue at the step of a peer that is ahead."""
         self.boundary.step = step
         self.optimizers.take_over(orders["rules"])
 
     def _plan(self, change: Planned) -> None:
-        """Have a change act at its step; one whose step is here acts at once."""
+        """Apply a change at its step, or now if that step has been reached."""
         here = self.boundary.step
         origin: Origin = "past" if change.done else "plan"
         order = PromisedCommand(
@@ -220,7 +220,7 @@ class Threadlet:
             self.boundary.plan(order)
 
     def attend(self) -> None:
-        """Do what is to be done at this boundary."""
+        """Execute the commands that take effect at this boundary."""
         if self.boundary.kind == "none":
             self.boundary.begin("attached" if self.optimizers.counts else "api")
             self.introduce()
@@ -240,20 +240,20 @@ class Threadlet:
     # The end.
 
     def finish(self) -> bool:
-        """Say goodbye once the agent has all that was logged; tell whether it has."""
+        """Flush what was logged and close the link; tell whether all of it was stored."""
         has_all = self._link is None or self._link.flush(_FLUSH)
         self.close()
         return has_all
 
     def close(self) -> None:
-        """Say goodbye, and all that has not been said."""
+        """Send the rest and a goodbye, and close the link."""
         if self._link is not None:
             self.page.enter(StepPhase.ENDING, time.monotonic_ns())
             self._link.close(Goodbye(self._head, self.boundary.step))
             self._link = None
 
     def mute(self) -> None:
-        """Be nobody, in a child that was forked: it does not speak for the rank."""
+        """Detach in a forked child, which does not report for the rank."""
         self.optimizers.remove()
         self.boundary.leave(ProgressPage.private())
         link, self._link = self._link, None
@@ -262,33 +262,33 @@ class Threadlet:
         self.notes.close()
 
     def broken(self, error: BaseException) -> None:
-        """Go on without hooks: something of ours failed in the training thread."""
-        self._note("steps are no longer watched", error)
+        """Continue without hooks, after an error of the threadlet in the training thread."""
+        self._note("steps are no longer monitored", error)
         self.optimizers.remove()
         self.boundary.give_up()
         self.event("threadlet_failed", {"error": f"{type(error).__name__}: {error}"})
         self.introduce()
 
     def unlinked(self, error: BaseException) -> None:
-        """Go on without the agent: something of ours failed in the link's thread."""
+        """Continue without the agent, after an error in the link's thread."""
         self._link = None
-        self._note("the agent is no longer told", error)
+        self._note("the link to the agent is closed", error)
 
     def _note(self, what: str, error: BaseException) -> None:
         if not self._noted:
             self._noted = True
             why = f"{type(error).__name__}: {error}"
-            sys.stderr.write(f"loom: {what}, training goes on: {why}\n")
+            sys.stderr.write(f"loom: {what}, training continues: {why}\n")
 
 
 _current: Threadlet | None = None
 
 
 def current(unmanaged: Callable[[Mapping[str, str]], dict[str, str]] | None = None) -> Threadlet:
-    """Return this process' threadlet, started when it is first asked for.
+    """Return the threadlet of this process, which the first call starts.
 
-    A process that does not speak for its rank has one too, which speaks to nobody. `unmanaged` says
-    what to add to the environment of one that nobody of ours started.
+    A process that does not report for its rank has one without a link. `unmanaged` returns the
+    variables for a process that another launcher started.
     """
     global _current
     if _current is None:

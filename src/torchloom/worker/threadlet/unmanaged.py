@@ -1,6 +1,6 @@
-"""A rank that nobody of ours started, in a notebook or under another launcher: find it a seat.
+"""Ranks that another launcher or a notebook started: register them with this user's plane.
 
-The plane of this user is found, or started beside it. All ranks of one launch agree on one job.
+The plane is found or started. All ranks of one launch agree on one job id.
 """
 
 import atexit
@@ -28,22 +28,22 @@ from torchloom.worker.environment import (
 )
 from torchloom.worker.threadlet.owner import started
 
-NO_ID = "none"  # torchrun's, where nobody gave one
+NO_ID = "none"  # torchrun's default
 
 Env = Mapping[str, str]
 
 
 def launch_variables(env: Env) -> dict[str, str]:
-    """Return what a launch of ours would have put into the environment; nothing for one of ours.
+    """Return the variables that our launcher would have set; empty if it did start this rank.
 
-    Whatever is wrong here, the program runs on: that nobody watches it is said in one line.
+    It never raises: on an error, the program runs without a plane and one line says so.
     """
     if env.get(AGENT_VARIABLE) or env.get(JOB_VARIABLE) or not settings.wants_plane():
         return {}
     try:
         return _find_variables(env)
-    except Exception as error:  # training goes on without being watched
-        sys.stderr.write(f"loom: nobody watches this run: {type(error).__name__}: {error}\n")
+    except Exception as error:  # training continues without a plane
+        sys.stderr.write(f"loom: this run is not monitored: {type(error).__name__}: {error}\n")
         return {}
 
 
@@ -72,13 +72,13 @@ def _find_variables(env: Env) -> dict[str, str]:
 
 
 def job_id(env: Env, world: World) -> str:
-    """Return under which name all ranks of one launch are known."""
+    """Return the job id, which is the same for all ranks of one launch."""
     digest = hashlib.blake2b(f"{settings.user_name()}\0{_launch(env, world)}".encode())
     return f"{script_name()}-{digest.hexdigest()[:12]}"
 
 
 def script_name() -> str:
-    """Return what is run here, as a job may be called."""
+    """Return the name of the script, as a valid job name."""
     if "ipykernel" in sys.modules:
         return "notebook"
     words = getattr(sys, "argv", None) or [""]
@@ -87,7 +87,7 @@ def script_name() -> str:
 
 
 def _launch(env: Env, world: World) -> str:
-    """Return what tells one launch from another, the same for all of its ranks."""
+    """Return an identifier of the launch, the same for all of its ranks."""
     if not world.is_rank:
         return f"alone {host_name()} {os.getpid()} {started()}"
     if (run := env.get("TORCHELASTIC_RUN_ID", NO_ID)) != NO_ID:
@@ -103,9 +103,9 @@ def _launch(env: Env, world: World) -> str:
 
 
 def _folder(job: str) -> Path:
-    """Return the job's folder in memory; the last rank that leaves removes it.
+    """Return the job's folder in shared memory; the last rank to exit removes it.
 
-    Where another user took that name, all ranks find the same one among our sockets.
+    If another user owns a folder of that name, a folder beside our sockets is used.
     """
     folder = shared_memory.base() / f"loom_{job}-{os.getuid()}"
     with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""What a changed value of an optimizer is in each step, so that a schedule keeps its shape."""
+"""The values of changed knobs of optimizers in each step, so that schedules keep their shape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from torchloom.messages.plane import Value
 if TYPE_CHECKING:
     from torchloom.worker.threadlet.optimizers import KnownOptimizer
 
-SCALED = ("lr", "weight_decay")  # schedules move these; the others are set as they are
+SCALED = ("lr", "weight_decay")  # schedules change these; others are set directly
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """`target` in the step of the change; later in proportion to what the schedule says.
+    """`target` in the step of the change, later scaled by the schedule.
 
     Without a base the target is held.
     """
@@ -31,7 +31,7 @@ class ValueRule:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedValue:
-    """A value of the program's own that another stands in for during a step."""
+    """A value of the program that is replaced during a step."""
 
     group: dict[str, Any]
     field: str
@@ -39,7 +39,7 @@ class ReplacedValue:
 
     @classmethod
     def replace(cls, group: dict[str, Any], field: str, rule: ValueRule) -> "ReplacedValue":
-        """Put the step's value in; a tensor stays the one it is, as compiled code needs it."""
+        """Set the value of the step; a tensor is changed in place, as compiled code needs it."""
         value = group[field]
         if not hasattr(value, "fill_"):
             group[field] = rule.used(value)
@@ -52,7 +52,7 @@ class ReplacedValue:
         return kept
 
     def put_back(self) -> None:
-        """Give the program its own value back."""
+        """Restore the program's own value."""
         value = self.group[self.field]
         if hasattr(value, "fill_"):
             value.copy_(self.value)
@@ -66,10 +66,10 @@ Rules = list[ValueRule | None]
 def plan(
     field: str, groups: list[dict[str, Any]], rules: Rules, value: Any, hold: bool
 ) -> tuple[Rules, Value]:
-    """Return the groups' rules from now on, and the value that was used before.
+    """Return the new rules of the groups, and the value that was used before.
 
-    Groups of one optimizer keep their ratios: the first one that is not 0 gets the value itself.
-    What is 0 everywhere has no shape to keep, so it is held.
+    Groups of one optimizer keep their ratios: the first that is not 0 gets the value itself. If all
+    are 0, the value is held.
     """
     if field not in SCALED:
         before = groups[0][field] if rules[0] is None else rules[0].target
@@ -88,7 +88,7 @@ def plan(
 
 
 def plain(value: Any) -> Value:
-    """Return a value as it can be values: numbers, and lists of them."""
+    """Return a value as numbers and lists of numbers."""
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
     return float(value) if hasattr(value, "fill_") else value
@@ -98,7 +98,7 @@ State = dict[str, Any]
 
 
 def state_of(known: "KnownOptimizer") -> State:
-    """Return what is asked of an optimizer as plain values."""
+    """Return the rules of an optimizer as plain values."""
     rules = [[at, name, _encoded(rule)] for (at, name), rule in known.rules.items()]
     past = [
         [
@@ -113,7 +113,7 @@ def state_of(known: "KnownOptimizer") -> State:
 
 
 def put_back(known: "KnownOptimizer", state: Mapping[str, Any]) -> None:
-    """Ask the same of an optimizer of a later life."""
+    """Restore the rules of an optimizer in a later process."""
     known.rules.update({(at, name): ValueRule(*values) for at, name, values in state["rules"]})
     for command, name, turns in state["past"]:
         known.past[command, name] = [

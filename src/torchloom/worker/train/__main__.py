@@ -1,8 +1,8 @@
 """One rank of a ready-made training: `python -m torchloom.worker.train [JOB.yaml]`.
 
-The job is the file's, else what the variable LOOM_JOB_SPEC holds as JSON. Any launcher starts the
-other ranks; without one this is all there are. Exit code 0: trained to the end, or to where the
-job was told to stop. 1: it did not work. 2: the job is wrong, and a sentence says what to change.
+The job is read from the file, else as JSON from the variable LOOM_JOB_SPEC. Any launcher may start
+several ranks. Exit code 0: trained to the end, or until the job was stopped. 1: it failed. 2: the
+job is invalid, and standard error names what to change.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from torchloom.worker.train.hyperparameters import check_job
 
 
 class NotFinite(Failure):
-    """The training has ended with a loss that is no number."""
+    """The training ended with a loss that is not finite."""
 
     code = "loss_not_finite"
 
@@ -33,7 +33,7 @@ class NotFinite(Failure):
 
 
 def main(words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Train one job; rank 0 tells how it went."""
+    """Train one job; rank 0 prints a summary."""
     try:
         return _train(_job(words, env))
     except LoomError as error:
@@ -42,7 +42,7 @@ def main(words: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def _train(spec: JobSpec) -> int:
-    check_job(spec)  # what is wrong is told before torch is imported
+    check_job(spec)  # an invalid job is reported before torch is imported
     if importlib.util.find_spec("torch") is None:
         raise SmokeNeedsTorch()
     from torchloom.worker import dist

@@ -1,4 +1,4 @@
-"""What the runtime asks of a framework: six things, whichever framework it is."""
+"""The interface between the ready-made training and a framework."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """How a worker is to join the others, and what it computes with."""
+    """How a worker joins the others, and its resources."""
 
     backend: Backend = Backend.AUTO
     gpus: int = 0
@@ -22,20 +22,20 @@ class WorkerPlan:
 
     @classmethod
     def of(cls, spec: JobSpec) -> "WorkerPlan":
-        """Return what a job says of it."""
+        """Return the plan of a job."""
         each = spec.resources
         return cls(spec.distributed.backend, each.gpus_per_worker, each.cpus_per_worker)
 
 
 class FrameworkAdapter(Protocol[ModelHandle, Batch, DistContext, State]):
-    """One framework; a rank has one of these and calls it from one thread."""
+    """One framework; a rank has one adapter and calls it from one thread."""
 
     def build_model(self, spec: JobSpec) -> ModelHandle:
-        """Return the model of a job, with its first weights: the same on every rank."""
+        """Return the model of a job with its initial weights, equal on every rank."""
         ...
 
     def build_dataloader(self, spec: JobSpec, rank: int, world_size: int) -> Iterable[Batch]:
-        """Return a rank's share of the data; it is gone through once an epoch."""
+        """Return a rank's share of the data, to be iterated once per epoch."""
         ...
 
     def init_distributed(self, plan: WorkerPlan) -> DistContext:
@@ -45,13 +45,13 @@ class FrameworkAdapter(Protocol[ModelHandle, Batch, DistContext, State]):
     def train_step(
         self, state: State, batch: Batch, dist: DistContext
     ) -> tuple[State, Mapping[str, Any]]:
-        """Take one step; return the state behind it, and what is to be known of it."""
+        """Take one step; return the new state and the metrics of the step."""
         ...
 
     def serialize_state(self, state: State) -> bytes | dict[str, Any]:
-        """Return all that is needed to go on from here."""
+        """Return everything that is needed to resume from here."""
         ...
 
     def deserialize_state(self, blob: bytes | dict[str, Any]) -> State:
-        """Return the state that was written down."""
+        """Return the state of `serialize_state`."""
         ...

@@ -1,4 +1,4 @@
-"""Data for training: samples by name, a part held out, and batches dealt to the ranks."""
+"""Training data: samples by name, a held-out part, and batches for each rank."""
 
 import itertools
 import zipfile
@@ -23,28 +23,28 @@ CLASSES = 10
 SIDE = 28
 SIZE = SIDE * SIDE
 _STRIP = (1 << 20) + SIZE
-_COARSE = 7  # points on a side of a picture before it is drawn large
+_COARSE = 7  # points on a side of a picture before it is enlarged
 _CONTRAST = 0.15  # of a picture, against noise of 1
-_STRIDES = (0x9E3779B1, 0x85EBCA77)  # odd: as far apart as any two places
+_STRIDES = (0x9E3779B1, 0x85EBCA77)  # odd, so that places are far apart
 BYTES = 256
 MOST_CLASSES = 1_000_000
 _ARRAYS = "numpy.savez(file, x=samples, y=classes) writes one"
 
 
 class Synthetic:
-    """Samples made when they are asked for, by seed and number alone."""
+    """Samples that are generated on access, from seed and index."""
 
     kind = "features"
     shape: tuple[int, ...] = (SIZE,)
     classes = CLASSES
 
     def __init__(self, count: int, seed: int) -> None:
-        chance = torch.Generator().manual_seed(seed)
-        coarse = torch.randn(CLASSES, 1, _COARSE, _COARSE, generator=chance)
+        generator = torch.Generator().manual_seed(seed)
+        coarse = torch.randn(CLASSES, 1, _COARSE, _COARSE, generator=generator)
         large = torch.nn.functional.interpolate(coarse, SIDE, mode="bilinear").flatten(1)
         self._pictures = _CONTRAST * large / large.std(dim=1, keepdim=True)
-        self._noise = torch.randn(_STRIP, generator=chance).unfold(0, SIZE, 1)  # a view, no copy
-        self._labels = torch.randint(CLASSES, (count,), generator=chance)
+        self._noise = torch.randn(_STRIP, generator=generator).unfold(0, SIZE, 1)  # a view, no copy
+        self._labels = torch.randint(CLASSES, (count,), generator=generator)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -58,14 +58,14 @@ class Synthetic:
 
 
 def synthetic_samples(name: str, seed: int) -> Synthetic:
-    """Return as many samples as the name says: `synthetic`, or `synthetic:N`."""
-    _, colon, said = name.partition(":")
+    """Return the samples of `synthetic` or `synthetic:N`."""
+    _, colon, number = name.partition(":")
     if not colon:
         return Synthetic(SAMPLES, seed)
-    if not (said.isascii() and said.isdigit() and len(said) <= 9 and 1 < int(said) <= MOST):
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 < int(number) <= MOST):
         problem = f"write a number of samples from 2 to {MOST}, as in synthetic:5000"
         raise SpecError("dataset", f"{shorten(name)!r}: {problem}")
-    return Synthetic(int(said), seed)
+    return Synthetic(int(number), seed)
 
 
 class Text:
@@ -95,7 +95,7 @@ class Text:
 
 
 class Arrays:
-    """Samples and classes that are in memory."""
+    """Samples and classes in memory."""
 
     kind = "features"
 
@@ -114,12 +114,12 @@ class Arrays:
 
 
 def text_samples(name: str, context: int) -> Text:
-    """Return the bytes of a file."""
+    """Return the windows of a text file."""
     return Text(_file(name), context)
 
 
 def npz_samples(name: str) -> Arrays:
-    """Return the arrays `x` and `y` of a file that numpy wrote; objects in it are never loaded."""
+    """Return the arrays `x` and `y` of an .npz file; pickled objects are never loaded."""
     import numpy
 
     path = _file(name)
@@ -160,7 +160,7 @@ def _file(name: str) -> Path:
         if path.is_file():
             return path
         exists = path.exists()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         exists = False
     if exists:
         raise SpecError("dataset", f"{_shown(path)} is not a file")
@@ -176,12 +176,12 @@ def _shown(path: Path) -> str:
     return repr(shorten(str(path), 200))
 
 
-Pair = tuple[Tensor, Tensor]  # samples, and what is to be said of them
-Batch = list[Pair]  # what one step takes: as many pairs as are accumulated
+Pair = tuple[Tensor, Tensor]  # samples and targets
+Batch = list[Pair]  # the pairs of one step: as many as are accumulated
 
 
 class Samples(Protocol):
-    """Samples that can be taken in any order, always the same ones."""
+    """Samples with random access; each index always gives the same sample."""
 
     kind: str  # features, or tokens
     shape: tuple[int, ...]  # of one sample
@@ -194,7 +194,7 @@ class Samples(Protocol):
 
 
 def open_samples(spec: JobSpec, hyper: Hyper, seed: int) -> Samples:
-    """Return a job's data, or say why there is none."""
+    """Return a job's data; raise SpecError if there is none."""
     kind, _, rest = spec.dataset.partition(":")
     match kind:
         case "text":
@@ -207,7 +207,7 @@ def open_samples(spec: JobSpec, hyper: Hyper, seed: int) -> Samples:
 
 
 class UserDataset:
-    """A dataset of the user's own."""
+    """A dataset that a function of the user returns."""
 
     def __init__(self, dataset: Any, classes: int) -> None:
         first = dataset[0][0]
@@ -219,7 +219,7 @@ class UserDataset:
 
     @classmethod
     def by(cls, name: str, hyperparameters: Mapping[str, Any]) -> "UserDataset":
-        """Ask a function for it."""
+        """Call the function that `module:package.function` names."""
         dataset = own_function("dataset", name)(dict(hyperparameters))
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             what = "give a dataset with a length and pairs (sample, target) by number"
@@ -237,13 +237,13 @@ class UserDataset:
         return len(self._dataset)
 
     def take(self, indices: Tensor) -> Pair:
-        """Return these samples, put together as torch does it."""
+        """Return these samples, collated as torch does."""
         samples, targets = default_collate([self._dataset[at] for at in indices.tolist()])
         return samples, targets
 
 
 class DatasetPart(Dataset[Pair]):
-    """Some of the samples, as a loader of torch takes them: a batch at a time."""
+    """A part of the samples, for torch's DataLoader; it reads whole batches."""
 
     def __init__(self, samples: Samples, indices: Tensor) -> None:
         self.samples = samples
@@ -261,14 +261,14 @@ class DatasetPart(Dataset[Pair]):
 
 
 def split(samples: Samples, fraction: float, seed: int) -> tuple[DatasetPart, DatasetPart]:
-    """Return what to train on and what to evaluate on; the same on every rank."""
+    """Return the training part and the held-out part, equal on every rank."""
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
     held_out = min(int(len(samples) * fraction), len(samples) - 1)
     return DatasetPart(samples, order[held_out:]), DatasetPart(samples, order[:held_out])
 
 
 class Onward(Sampler[int]):
-    """A sampler of torch's whose next epoch may begin further on."""
+    """A DistributedSampler whose next epoch may begin at a later sample."""
 
     def __init__(self, inner: "DistributedSampler[Pair]") -> None:
         self.inner = inner
@@ -279,31 +279,31 @@ class Onward(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         start, self.start = self.start, 0
-        dealt: Iterator[Any] = iter(self.inner)  # numbers, whatever its type says
+        dealt: Iterator[Any] = iter(self.inner)  # indices, whatever its type annotation is
         return itertools.islice(dealt, start, None)
 
     def set_epoch(self, epoch: int) -> None:
-        """Deal in another order from now on."""
+        """Use the order of another epoch."""
         self.inner.set_epoch(epoch)
 
 
 class Batches:
-    """What a rank trains on, in each epoch in another order: one batch a step."""
+    """The batches of a rank, one per step, in another order in each epoch."""
 
     def __init__(self, loader: "DataLoader[Pair]", sampler: Onward, accumulate: int) -> None:
         self.loader = loader
-        self.sampler = sampler  # who deals the samples, and is told of each epoch
+        self.sampler = sampler  # `run.steps` sets its epoch
         self.accumulate = accumulate
         self._dealt = 0  # in this epoch
 
     @property
     def generator(self) -> Any:
-        """Return what the processes that read data are seeded from."""
+        """The generator that seeds the loader's worker processes."""
         return self.loader.generator
 
     @property
     def is_at_end(self) -> bool:
-        """Tell whether the last batch of an epoch has been handed out."""
+        """Tell whether the last batch of the epoch was returned."""
         return self._dealt == len(self)
 
     def __len__(self) -> int:
@@ -313,7 +313,7 @@ class Batches:
         return self.begin_at(0)
 
     def begin_at(self, count: int) -> Iterator[Batch]:
-        """Go through an epoch from its batch `count` on; those before are not read."""
+        """Yield the batches of an epoch from batch `count` on, without reading those before."""
         self._dealt = count
         self.sampler.start = count * self.accumulate * (self.loader.batch_size or 1)
         batch: Batch = []
@@ -331,7 +331,7 @@ class Batches:
 def train_batches(
     part: DatasetPart, hyper: Hyper, rank: int, world_size: int, seed: int
 ) -> Batches:
-    """Return a rank's share of the data; all ranks have as many batches of the same sizes."""
+    """Return a rank's share of the data; all ranks have equally many batches of equal sizes."""
     sampler: DistributedSampler[Pair] = DistributedSampler(
         part, num_replicas=world_size, rank=rank, shuffle=True, seed=seed
     )
@@ -342,7 +342,7 @@ def train_batches(
 def eval_batches(
     part: DatasetPart, hyper: Hyper, rank: int, world_size: int, seed: int
 ) -> "DataLoader[Pair]":
-    """Return a rank's share of what is held out: every sample is some rank's, and once."""
+    """Return a rank's share of the held-out part: each sample is on exactly one rank."""
     share = DatasetPart(part.samples, part.indices[rank::world_size])
     return _loader(share, hyper, seed)
 
@@ -354,7 +354,7 @@ def _loader(part: DatasetPart, hyper: Hyper, seed: int, **more: Any) -> "DataLoa
         num_workers=hyper.loader_workers,
         collate_fn=_whole,
         pin_memory=get_torch_device().type == "cuda",
-        generator=torch.Generator().manual_seed(seed),  # draws nothing from the model's own
+        generator=torch.Generator().manual_seed(seed),  # independent of the default generator
         **more,
     )
 

@@ -1,6 +1,6 @@
-"""What a ready-made training can be told: hyperparameters with their types, defaults and ranges.
+"""Hyperparameters of the ready-made training, with their types, defaults and ranges.
 
-No torch here: whoever takes jobs in can check them without it.
+It does not import torch, so that jobs can be checked without it.
 """
 
 import importlib
@@ -14,10 +14,10 @@ from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec, Knob
 from torchloom.specs.shape import at, refuse
 
-MODULE = "module:"  # begins the name of a function of one's own
-LIVE = ("lr", "weight_decay", "momentum", "clip")  # what may change while the job runs
+MODULE = "module:"  # prefix of the name of a user's function
+LIVE = ("lr", "weight_decay", "momentum", "clip")  # may change while the job runs
 _FIXED = "cannot be changed while the job runs: give it in hyperparameters"
-_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # YAML takes 1e-3 for text
+_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # YAML reads 1e-3 as text
 _RISING = "schedule", ("constant", "linear", "cosine", "step")
 MODELS: Mapping[str, str] = {"mlp": "features", "cnn": "features", "transformer": "tokens"}
 DATASETS: Mapping[str, str] = {"synthetic": "features", "text": "tokens", "npz": "features"}
@@ -27,7 +27,7 @@ _SPELLED = ("synthetic", "synthetic:N", "text:FILE", "npz:FILE", _OWN)
 
 @dataclass(frozen=True, slots=True)
 class HyperparameterLimits:
-    """What a value may be, and where it means something at all."""
+    """The values that a hyperparameter may have, and the models or settings it is for."""
 
     says: str
     low: float = 0
@@ -36,7 +36,7 @@ class HyperparameterLimits:
     only: tuple[str, tuple[str, ...]] | None = None  # another field, and the values it must have
 
     def take(self, value: object, default: Any, path: str) -> Any:
-        """Return the value as what the default is, or name what it could be."""
+        """Return the value in the type of the default; raise SpecError if it does not fit."""
         if self.choices:
             return self._chosen("off" if value is False else value, path)
         if isinstance(value, str) and isinstance(default, float) and re.fullmatch(_NUMBER, value):
@@ -85,7 +85,7 @@ class Hyper:
     """The hyperparameters of a ready-made training; the first choice of each is the default."""
 
     batch_size: int = _of(64, "samples that each worker takes at a time", 1, 1 << 20)
-    epochs: int = _of(1, "times the data is gone through", 1, 1 << 20)
+    epochs: int = _of(1, "times the data is iterated", 1, 1 << 20)
     lr: float = _of(0.001, "learning rate, where the schedule has its peak", 0.0, 100.0)
     optimizer: str = _one_of("how gradients become steps", "adam", "adamw", "sgd")
     weight_decay: float = _of(0.0, "weight decay", 0.0, 10.0)
@@ -120,7 +120,7 @@ TABLE: Mapping[str, tuple[Any, HyperparameterLimits]] = {
 
 
 def hyper_of(spec: JobSpec) -> Hyper:
-    """Return a job's hyperparameters, or name the one that does not fit."""
+    """Return a job's hyperparameters; raise SpecError for one that does not fit."""
     values = dict(_taken(spec))
     hyper = Hyper(**values)
     for name in values:
@@ -137,7 +137,7 @@ def hyper_of(spec: JobSpec) -> Hyper:
 
 
 def is_own(spec: JobSpec) -> bool:
-    """Tell whether model or data come from a function that takes hyperparameters of its own."""
+    """Tell whether a function of the user, with its own hyperparameters, makes model or data."""
     return spec.model.startswith(MODULE) or spec.dataset.startswith(MODULE)
 
 
@@ -153,19 +153,19 @@ def _taken(spec: JobSpec) -> Iterator[tuple[str, Any]]:
 
 
 def _is_free(name: str, spec: JobSpec) -> bool:
-    """Tell whether a name is a model's, and the model is one that gives names their meaning."""
+    """Tell whether a name belongs to a model that the user's function defines."""
     only = TABLE[name][1].only
     return spec.model.startswith(MODULE) and only is not None and only[0] == "model"
 
 
 def _check_place(where: str, name: str, hyper: Hyper, spec: JobSpec) -> None:
-    """Refuse what nothing would look at."""
+    """Raise SpecError for a value that would not be used."""
     default, limits = TABLE[name]
     if limits.only is None or getattr(hyper, name) == default:
         return
     other, wanted = limits.only
     if other in ("model", "dataset") and is_own(spec):
-        return  # whoever wrote the function may look at it
+        return  # the user's function may use it
     kinds = {"model": spec.model, "dataset": spec.dataset.partition(":")[0]}
     found = kinds.get(other) or getattr(hyper, other)
     if found not in wanted:
@@ -174,7 +174,7 @@ def _check_place(where: str, name: str, hyper: Hyper, spec: JobSpec) -> None:
 
 
 def _live(name: str, knob: Knob, given: Mapping[str, Any]) -> float:
-    """Return the value that a knob gives to the hyperparameter of its name."""
+    """Return the value of a knob for the hyperparameter of its name."""
     path = at("knobs", name)
     if name not in LIVE:
         raise SpecError(path, _FIXED)
@@ -193,7 +193,7 @@ Function = Callable[[Mapping[str, Any]], Any]
 
 
 def unknown(field: str, name: str, known: Iterable[str]) -> SpecError:
-    """Return the error for a name that means nothing."""
+    """Return the error for an unknown name."""
     there = tuple(known)
     hints = (f"no {shorten(name)!r}", nearest(name, there), f"there are: {', '.join(there)}")
     return SpecError(field, "; ".join(hint for hint in hints if hint))
@@ -224,7 +224,7 @@ def _imported(field: str, module: str) -> Any:
 
 
 def check_job(spec: JobSpec) -> Hyper:
-    """Return the hyperparameters of a job for ready-made training, or say what is wrong with it."""
+    """Return the hyperparameters of a job for ready-made training; raise SpecError if invalid."""
     if not spec.model:
         raise SpecError("model", "missing: ready-made training takes a model and a dataset")
     if spec.model not in MODELS and not spec.model.startswith(MODULE):
@@ -239,7 +239,7 @@ def check_job(spec: JobSpec) -> Hyper:
 
 
 def check_fit(spec: JobSpec, kind: str) -> None:
-    """Refuse samples of a kind that the job's model does not take."""
+    """Raise SpecError if the job's model does not take this kind of samples."""
     wanted = MODELS.get(spec.model, kind)
     if kind == wanted:
         return

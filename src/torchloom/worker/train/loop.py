@@ -1,4 +1,4 @@
-"""The training itself, from a job to its summary: `train` reads from top to bottom."""
+"""The loop of the ready-made training, from a job to its summary."""
 
 import math
 import time
@@ -17,14 +17,14 @@ from torchloom.worker.train.pytorch import PyTorchAdapter, evaluate
 
 
 def train(spec: JobSpec) -> "Summary":
-    """Train as a job says, together with all other ranks."""
+    """Train a job, together with all other ranks."""
     hyper = check_job(spec)
     adapter = PyTorchAdapter()
     dist = adapter.init_distributed(WorkerPlan.of(spec))
 
     run = loom.init(project=spec.project)
     offer_knobs(run, spec, hyper)
-    run.checkpointing(**wishes(spec))
+    run.checkpointing(**checkpoint_settings(spec))
 
     model = run.wrap(adapter.build_model(spec).to(dist.device))
     batches = adapter.build_dataloader(spec, dist.rank, dist.world_size)
@@ -37,7 +37,7 @@ def train(spec: JobSpec) -> "Summary":
     found: dict[str, float] = {}
     for step in run.steps(batches, epochs=hyper.epochs):
         with step:
-            state = replace(state, step=step.number)  # which may not be the first one
+            state = replace(state, step=step.number)  # after a restart not the first one
             state, last = adapter.train_step(state, step.batch, dist)
             step.log(**last, **pace.lap(step.batch))
         if batches.is_at_end:
@@ -54,15 +54,15 @@ def train(spec: JobSpec) -> "Summary":
     return summary
 
 
-def wishes(spec: JobSpec) -> dict[str, Any]:
-    """Return what a job says of its checkpoints; where they go, its launcher has settled."""
-    told = asdict(spec.checkpointing)
-    del told["store"]
-    return told
+def checkpoint_settings(spec: JobSpec) -> dict[str, Any]:
+    """Return the checkpoint settings of a job, without the store, which the launcher sets."""
+    settings = asdict(spec.checkpointing)
+    del settings["store"]
+    return settings
 
 
 def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:
-    """Have the job's knobs changed from outside; those of the optimizer come by themselves."""
+    """Register the job's knobs; those of the optimizer exist by themselves."""
     for name, knob in {"clip": Knob(hyper.clip), **spec.knobs}.items():
         value, low, high = knob.value, knob.min, knob.max
         if name in TABLE:
@@ -74,7 +74,7 @@ def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:
 
 
 class StepPace:
-    """How fast steps are taken, and how much they have taken in."""
+    """Measures step time, throughput and the number of samples."""
 
     def __init__(self, workers: int) -> None:
         self.samples = 0  # of all workers
@@ -83,11 +83,11 @@ class StepPace:
 
     @property
     def seconds(self) -> float:
-        """Return how long the training has lasted, evaluations included."""
+        """The duration of the training so far, with evaluations."""
         return time.monotonic() - self._start
 
     def lap(self, batch: Batch) -> dict[str, float]:
-        """Return how long a step took, and the samples a second of all workers."""
+        """Return the duration of a step, and the samples per second of all workers."""
         now = time.monotonic()
         lasted, self._since = max(now - self._since, 1e-9), now
         samples = self._workers * sum(len(targets) for _, targets in batch)
@@ -95,29 +95,29 @@ class StepPace:
         return {"step_time": lasted, "throughput": samples / lasted}
 
     def rest(self) -> None:
-        """Begin the next step here: what came before belongs to none."""
+        """Restart the clock: the time since the last step is not counted."""
         self._since = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of a training; the numbers are those of its last step and evaluation."""
+    """The result of a training, with the metrics of its last step and evaluation."""
 
     name: str
     workers: int
     steps: int
-    planned: int  # more than `steps` when it was told to stop
+    planned: int  # more than `steps` if it was stopped
     samples: int
     seconds: float
     metrics: Mapping[str, float]
 
     @property
     def is_finite(self) -> bool:
-        """Tell whether the training has led to something."""
+        """Tell whether all metrics are finite."""
         return all(math.isfinite(value) for value in self.metrics.values())
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it as one row."""
+        """Return the summary as the facts of an event."""
         named = {
             name.replace("/", "_"): value if math.isfinite(value) else str(value)
             for name, value in self.metrics.items()
@@ -130,5 +130,5 @@ class Summary:
         rate = self.samples / self.seconds if self.seconds else 0.0
         parts = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         workers = f"{self.workers} worker" + "s" * (self.workers != 1)
-        told = f"{count}, {workers}, {self.seconds:.1f} s, {rate:,.0f} samples/s"
-        return f"{self.name}: {'; '.join((told, ', '.join(parts) or 'nothing learned'))}"
+        counts = f"{count}, {workers}, {self.seconds:.1f} s, {rate:,.0f} samples/s"
+        return f"{self.name}: {'; '.join((counts, ', '.join(parts) or 'nothing learned'))}"

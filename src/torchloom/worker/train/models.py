@@ -1,4 +1,4 @@
-"""Models by name: each is told what the samples are, and says so when it cannot take them."""
+"""The models of the ready-made training, by name."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Make = Callable[[Hyper, Samples], nn.Module]
 
 
 def make_model(spec: JobSpec, hyper: Hyper, samples: Samples) -> nn.Module:
-    """Return a job's model, with weights drawn from torch's generator."""
+    """Return a job's model, with weights from torch's default generator."""
     if spec.model.startswith(MODULE):
         return _own(spec.model, spec.hyperparameters)
     check_fit(spec, samples.kind)
@@ -48,7 +48,7 @@ def _mlp(hyper: Hyper, samples: Samples) -> nn.Module:
 
 
 def _cnn(hyper: Hyper, samples: Samples) -> nn.Module:
-    """Two convolutions, each followed by halving the picture."""
+    """Return two convolutions, each followed by pooling that halves the picture."""
     depth, height, width = _picture(samples.shape)
     layers = [
         nn.Flatten(),
@@ -76,7 +76,7 @@ def _picture(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 class Transformer(nn.Module):
-    """Tells the next token of every beginning of a window."""
+    """Predicts the next token of every prefix of a window."""
 
     mask: Tensor
 
@@ -99,7 +99,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return what may come behind each token."""
+        """Return the logits of the token after each token."""
         length = tokens.shape[1]
         found = self.embedding(tokens) + self.places[:length]
         mask = self.mask[:length, :length]

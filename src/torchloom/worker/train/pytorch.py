@@ -1,4 +1,4 @@
-"""PyTorch as the runtime uses it: DDP over the ranks, mixed precision, accumulated gradients."""
+"""The PyTorch adapter: DDP over the ranks, mixed precision, gradient accumulation."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def loss_of(module: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss: the model's own `loss(outputs, targets)`, else the cross entropy."""
+    """Return the mean loss: the model's own `loss(outputs, targets)`, else cross entropy."""
     own = getattr(module, "loss", None)
     found: Tensor
     if callable(own):
@@ -54,14 +54,14 @@ def loss_of(module: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def right_of(outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """Return for each target whether it was told; nothing where targets are no classes."""
+    """Return for each target whether it was predicted; None if targets are not classes."""
     if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
         return None
     return outputs.detach().argmax(-1).eq(targets).flatten()
 
 
 def accuracy_of(rights: Iterable[Tensor | None]) -> dict[str, Tensor]:
-    """Return the share of targets that were told, where that can be said."""
+    """Return the share of targets that were predicted, if targets are classes."""
     known = [each for each in rights if each is not None]
     return {"accuracy": torch.cat(known).float().mean()} if known else {}
 
@@ -70,13 +70,13 @@ def accuracy_of(rights: Iterable[Tensor | None]) -> dict[str, Tensor]:
 def evaluate(
     state: "TorchState", batches: Iterable["Pair"], dist: "TorchContext"
 ) -> dict[str, float]:
-    """Return loss and accuracy over all ranks' samples, each of them counted once.
+    """Return loss and accuracy over the samples of all ranks. A collective call.
 
-    Every rank comes here; one may have fewer batches than another, or none.
+    A rank may have fewer batches than another, or none.
     """
     module = state.module.eval()
     for buffer in module.buffers():
-        buffer.copy_(ranks.collectives().broadcast(buffer))  # as the next step would have it
+        buffer.copy_(ranks.collectives().broadcast(buffer))  # as the next step would do
     sums = torch.zeros(4, dtype=torch.float64)  # loss, its weight, hits, targets that are classes
     for samples, targets in batches:
         with state.autocast(dist.device):
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def factor(hyper: Hyper, step: int, steps: int) -> float:
-    """Return what step `step` of `steps` makes of the learning rate."""
+    """Return the factor of the learning rate in step `step` of `steps`."""
     if hyper.schedule == "onecycle":
         return _one_cycle(step, steps)
     if step < hyper.warmup_steps:
@@ -111,7 +111,7 @@ def factor(hyper: Hyper, step: int, steps: int) -> float:
 
 
 def _one_cycle(step: int, steps: int) -> float:
-    """Rise from a fraction of the peak, and fall to next to nothing by the last step."""
+    """Rise from a fraction of the peak, then fall to almost 0 at the last step."""
     top, last = RISE * steps - 1, steps - 1
     if step <= top:
         return _between(START, 1.0, step / top if top > 0 else 1.0)
@@ -119,13 +119,13 @@ def _one_cycle(step: int, steps: int) -> float:
 
 
 def _between(start: float, end: float, done: float) -> float:
-    """Return a point on half a wave of the cosine."""
+    """Return a point on half a cosine wave."""
     return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class TorchContext:
-    """Where this rank is among the others, and what it computes on."""
+    """The rank and its device."""
 
     rank: int
     world_size: int
@@ -134,25 +134,25 @@ class TorchContext:
 
 @dataclass(frozen=True, slots=True)
 class TorchState:
-    """A training between two steps. The tensors are the same ones all along."""
+    """The state of a training between two steps; its tensors are changed in place."""
 
     spec: JobSpec
     hyper: Hyper
-    model: Wrapped  # as all ranks train it
+    model: Wrapped  # with DDP, if there are other ranks
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    steps: int  # of the whole training: schedules go by it
+    steps: int  # of the whole training, for schedules
     step: int = 0
-    live: Mapping[str, Any] = field(default_factory=dict)  # values that change from outside
+    live: Mapping[str, Any] = field(default_factory=dict)  # current values of knobs
     used: dict[str, float] = field(default_factory=dict)  # the learning rate of the last step
 
     @property
     def module(self) -> nn.Module:
-        """The model itself, without what joins it to other ranks."""
+        """The model without DDP."""
         return self.model.module
 
     def autocast(self, device: torch.device) -> "torch.autocast":
-        """Return the precision that the job wants to compute in."""
+        """Return the autocast context of the job's precision."""
         amp = self.hyper.amp
         return torch.autocast(device.type, _TYPES[amp], enabled=amp != "off")
 
@@ -164,17 +164,17 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         self._opened: tuple[JobSpec, Samples] | None = None
 
     def build_model(self, spec: JobSpec) -> nn.Module:
-        """Return the model, with weights that the job's seed gives."""
+        """Return the model, with weights from the job's seed."""
         hyper, samples = hyper_of(spec), self._samples(spec)
         ranks.seed_everything(seed_of(spec))
         return make_model(spec, hyper, samples)
 
     def build_dataloader(self, spec: JobSpec, rank: int, world_size: int) -> Batches:
-        """Return a rank's batches of the part that is trained on."""
+        """Return a rank's batches of the training part."""
         return train_batches(self._parts(spec)[0], hyper_of(spec), rank, world_size, seed_of(spec))
 
     def init_distributed(self, plan: WorkerPlan) -> TorchContext:
-        """Join the other ranks on GPUs where the job has some, else on the CPU."""
+        """Join the other ranks, on GPUs if the job has any, else on the CPU."""
         if not plan.gpus:
             cpu = environment.text("TORCH_DEVICE", "cpu")
             environment.export({"TORCH_DEVICE": cpu})  # for `get_torch_device` and loader workers
@@ -185,30 +185,30 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         return TorchContext(rank, ranks.get_world_size(), ranks.get_torch_device())
 
     def build_evaluation(self, spec: JobSpec, rank: int, world_size: int) -> "DataLoader[Pair]":
-        """Return a rank's batches of the part that is held out."""
+        """Return a rank's batches of the held-out part."""
         return eval_batches(self._parts(spec)[1], hyper_of(spec), rank, world_size, seed_of(spec))
 
     def begin(
         self, spec: JobSpec, model: nn.Module, steps: int, live: Mapping[str, Any] | None = None
     ) -> TorchState:
-        """Return a training before its first step; all ranks come here together.
+        """Return a training before its first step. A collective call.
 
-        A model that the run has wrapped is carried by its checkpoints.
+        A model that `run.wrap` returned is in the checkpoints of the run.
         """
         hyper, device = hyper_of(spec), ranks.get_torch_device()
         if hyper.amp == "fp16" and device.type == "cpu":
             raise SpecError("hyperparameters.amp", "fp16 needs a GPU: take bf16, or off")
         joined = model if isinstance(model, Wrapped) else Wrapped(model.to(device), {}, sync=True)
         scaler = torch.amp.GradScaler(device.type, enabled=hyper.amp == "fp16")
-        ranks.seed_everything(seed_of(spec) + 1 + ranks.get_rank())  # each drops other values
+        ranks.seed_everything(seed_of(spec) + 1 + ranks.get_rank())  # dropout differs between ranks
         optimizer, used = make_optimizer(hyper, joined), {"lr": hyper.lr}
-        optimizer.register_step_pre_hook(lambda one, *_: _look(one, used))
+        optimizer.register_step_pre_hook(lambda one, *_: _note_lr(one, used))
         return TorchState(spec, hyper, joined, optimizer, scaler, steps, 0, live or {}, used)
 
     def train_step(
         self, state: TorchState, batch: Batch, dist: TorchContext
     ) -> tuple[TorchState, dict[str, Any]]:
-        """Go forth and back over each pair of the batch, and take one step with the mean."""
+        """Run forward and backward over each pair of the batch; take one step with the mean."""
         _set_values(state)
         state.model.train()
         total = sum(len(targets) for _, targets in batch)
@@ -228,8 +228,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         return replace(state, step=state.step + 1), metrics
 
     def serialize_state(self, state: TorchState) -> bytes:
-        """Return job, weights, optimizer and place in the training; loading it runs no code."""
-        told = {
+        """Return job, weights, optimizer and position; loading it runs no code."""
+        content = {
             "spec": job_to_dict(state.spec),
             "steps": state.steps,
             "step": state.step,
@@ -238,43 +238,43 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
             "scaler": state.scaler.state_dict(),
         }
         target = io.BytesIO()
-        torch.save(told, target)
+        torch.save(content, target)
         return target.getvalue()
 
     def deserialize_state(self, blob: bytes | dict[str, Any]) -> TorchState:
-        """Return the state; all ranks come here together."""
-        told: dict[str, Any] = blob if isinstance(blob, dict) else _loaded(blob)
-        spec = job_from_dict(told["spec"])
+        """Return the state. A collective call."""
+        content: dict[str, Any] = blob if isinstance(blob, dict) else _loaded(blob)
+        spec = job_from_dict(content["spec"])
         model = self.build_model(spec)
-        model.load_state_dict(told["model"])
-        state = self.begin(spec, model, told["steps"])
-        state.optimizer.load_state_dict(told["optimizer"])
-        state.scaler.load_state_dict(told["scaler"])
-        return replace(state, step=told["step"])
+        model.load_state_dict(content["model"])
+        state = self.begin(spec, model, content["steps"])
+        state.optimizer.load_state_dict(content["optimizer"])
+        state.scaler.load_state_dict(content["scaler"])
+        return replace(state, step=content["step"])
 
     def _parts(self, spec: JobSpec) -> tuple[DatasetPart, DatasetPart]:
-        """Return what is trained on, and what is held out."""
+        """Return the training part and the held-out part."""
         return split(self._samples(spec), hyper_of(spec).eval_fraction, seed_of(spec))
 
     def _samples(self, spec: JobSpec) -> Samples:
         if self._opened is None or self._opened[0] != spec:
-            ranks.seed_everything(seed_of(spec))  # data that somebody draws is the same everywhere
+            ranks.seed_everything(seed_of(spec))  # random data is equal on every rank
             self._opened = spec, open_samples(spec, hyper_of(spec), seed_of(spec))
         return self._opened[1]
 
 
 def _loaded(blob: bytes) -> dict[str, Any]:
-    told: dict[str, Any] = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=True)
-    return told
+    content: dict[str, Any] = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=True)
+    return content
 
 
 def seed_of(spec: JobSpec) -> int:
-    """Return the number that everything drawn in a job comes from."""
+    """Return the seed of a job; 0 by default."""
     return spec.seed or 0
 
 
 def make_optimizer(hyper: Hyper, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer that a job names."""
+    """Return the optimizer of a job."""
     given = [each for each in model.parameters() if each.requires_grad]
     rate, decay = hyper.lr, hyper.weight_decay
     match hyper.optimizer:
@@ -296,12 +296,12 @@ def _check_device(plan: WorkerPlan, device: torch.device) -> None:
 
 
 def _synced(model: Wrapped, is_last: bool) -> contextlib.AbstractContextManager[None]:
-    """Have the ranks exchange gradients in the last pass of a step only."""
+    """Average gradients over the ranks only in the last pass of a step."""
     return contextlib.nullcontext() if is_last else model.no_sync()
 
 
 def _set_values(state: TorchState) -> None:
-    """Give the optimizer what holds for this step: the schedule, and changes from outside."""
+    """Set the optimizer's values for this step, from the schedule and the knobs."""
     hyper, live = state.hyper, state.live
     scale = factor(hyper, state.step, state.steps)
     for group in state.optimizer.param_groups:
@@ -311,13 +311,13 @@ def _set_values(state: TorchState) -> None:
                 group[name] = live[name]
 
 
-def _look(optimizer: torch.optim.Optimizer, used: dict[str, float]) -> None:
-    """Note the learning rate inside a step, where a change from outside shows."""
+def _note_lr(optimizer: torch.optim.Optimizer, used: dict[str, float]) -> None:
+    """Record the learning rate inside a step, where changes of the knob are visible."""
     used["lr"] = float(optimizer.param_groups[0]["lr"])
 
 
 def _apply(state: TorchState) -> None:
-    """Clip, step, and forget the gradients."""
+    """Clip the gradients, step, and zero them."""
     clip = state.live.get("clip", state.hyper.clip)
     if clip:
         state.scaler.unscale_(state.optimizer)

@@ -20,7 +20,12 @@ from torchloom.weaver.store.series.points import (
     pieces,
 )
 from torchloom.weaver.store.series.snapshot import RecordsSnapshot, Snapshots
-from torchloom.weaver.store.series.strands import MetricSeries, Strand, series_of, strands
+from torchloom.weaver.store.series.stored_series import (
+    SeriesKey,
+    StoredSeries,
+    series_of,
+    stored_series,
+)
 from torchloom.weaver.store.series.tables import HIDDEN, marks
 
 _PROGRESS = "SELECT last, dropped FROM progress"
@@ -36,7 +41,7 @@ _FEW = 256  # points that are looked through one by one
 
 @dataclass(frozen=True, slots=True)
 class NewsSegment:
-    """Points that came together for one series, as they were told; `position` says after which
+    """Points that arrived together for one series, as reported; `position` says after which
     number there is only what came later."""
 
     job: str
@@ -52,7 +57,7 @@ class NewsSegment:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What came, and what to ask with next; not whole where some of it may have been heard."""
+    """New points, and the cursor after them; not whole where some may be repeated."""
 
     segments: list[NewsSegment]
     next: int
@@ -143,7 +148,7 @@ def _named(reader: RecordsSnapshot, found: Sequence[_Found]) -> list[NewsSegment
 class Recent:
     """The end of a series, by step; each bucket has the time of its last point."""
 
-    series: MetricSeries
+    series: SeriesKey
     times: list[float]
     max: list[float]
 
@@ -156,28 +161,29 @@ def recent(
     span: float,
     buckets: int,
 ) -> list[Recent]:
-    """Return what some ranks told of a metric in the last seconds, in at least so many buckets."""
+    """Return a metric of some ranks in the last seconds, in at least so many buckets."""
     with records.snapshot() as reader:
         looks = [
-            (each, _look(each, LOWEST, buckets)) for each in strands(reader, job, [name], ranks)
+            (each, _look(each, LOWEST, buckets))
+            for each in stored_series(reader, job, [name], ranks)
         ]
-        known = [(strand, found) for strand, found in looks if len(found)]
+        known = [(one, found) for one, found in looks if len(found)]
         since = max((found.time[-1] for _, found in known), default=0.0) - span
-        return [_since(strand, found, since, buckets) for strand, found in known]
+        return [_since(one, found, since, buckets) for one, found in known]
 
 
-def _since(strand: Strand, found: PointBuckets, since: float, buckets: int) -> Recent:
+def _since(one: StoredSeries, found: PointBuckets, since: float, buckets: int) -> Recent:
     """Return the end of a series; where a look at all of it was too coarse for that, by another."""
     begin = bisect_left(found.time, since)
     count = len(found) - begin
     if 0 < count < min(buckets // 2, sum(found.count[begin:])):
-        found = _look(strand, found.step_first[begin], buckets)
+        found = _look(one, found.step_first[begin], buckets)
         begin = bisect_left(found.time, since)
-    return Recent(strand.series, list(found.time[begin:]), list(found.max[begin:]))
+    return Recent(one.series, list(found.time[begin:]), list(found.max[begin:]))
 
 
-def _look(strand: Strand, first: int, buckets: int) -> PointBuckets:
-    fine = columns(strand.level(first, HIGHEST, buckets))
+def _look(one: StoredSeries, first: int, buckets: int) -> PointBuckets:
+    fine = columns(one.level(first, HIGHEST, buckets))
     return coarser(fine, max(1, len(fine) // buckets))
 
 
@@ -188,7 +194,7 @@ __all__ = [
     "News",
     "PointPage",
     "NewsSegment",
-    "MetricSeries",
+    "SeriesKey",
     "best",
     "curves",
     "last",
@@ -256,7 +262,7 @@ def series(
     job: str,
     names: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
-) -> list[MetricSeries]:
+) -> list[SeriesKey]:
     """Return a job's series, by name, rank and role."""
     with records.snapshot() as reader:
         return series_of(reader, job, names, ranks)
@@ -274,10 +280,10 @@ def curves(
     """Return curves from a step to another, at most so many buckets each."""
     found, ends = [], _ends(first, last)
     with records.snapshot() as reader:
-        for strand in strands(reader, job, names, ranks):
-            data = strand.level(*ends, buckets)
+        for one in stored_series(reader, job, names, ranks):
+            data = one.level(*ends, buckets)
             if data:
-                found.append(_curve(strand.series, _at_most(columns(data), buckets)))
+                found.append(_curve(one.series, _at_most(columns(data), buckets)))
     return found
 
 
@@ -295,13 +301,13 @@ def points(
     found: list[PointRow] = []
     (low, high), (passed, after) = _ends(first, last), _place(cursor)
     with records.snapshot() as reader:
-        for strand in strands(reader, job, names, ranks):
-            key = (strand.series.name, strand.series.rank, strand.series.role)
+        for one in stored_series(reader, job, names, ranks):
+            key = (one.series.name, one.series.rank, one.series.role)
             if passed is not None and key < passed:
                 continue
             begin = max(low, after + 1) if key == passed else low
-            for block in strand.blocks(begin, high):
-                found += _rows(strand.series, block.cut(0, limit + 1 - len(found)))
+            for block in one.blocks(begin, high):
+                found += _rows(one.series, block.cut(0, limit + 1 - len(found)))
                 if len(found) > limit:
                     return PointPage(found[:limit], _mark(found[limit - 1]))
     return PointPage(found, None)
@@ -318,10 +324,10 @@ def newest(
     """Return of each series the last points from a step on, by series and step."""
     found: list[PointRow] = []
     with records.snapshot() as reader:
-        for strand in strands(reader, job, names, ranks):
-            blocks = _newest(strand, *_ends(first, None), limit)
+        for one in stored_series(reader, job, names, ranks):
+            blocks = _newest(one, *_ends(first, None), limit)
             for block in reversed(list(blocks)):
-                found += _rows(strand.series, block)
+                found += _rows(one.series, block)
     return found
 
 
@@ -333,17 +339,17 @@ def last(records: Snapshots, job: str) -> list[PointRow]:
 def best(records: Snapshots, job: str) -> list[Best]:
     """Return the extremes of every series."""
     with records.snapshot() as reader:
-        found = strands(reader, job)
-        return [each for strand in found if (each := _best(strand)) is not None]
+        found = stored_series(reader, job)
+        return [each for one in found if (each := _best(one)) is not None]
 
 
-def _best(strand: Strand) -> Best | None:
-    data = strand.level(LOWEST, HIGHEST, 1)
+def _best(one: StoredSeries) -> Best | None:
+    data = one.level(LOWEST, HIGHEST, 1)
     if not data:
         return None
-    known, its = columns(data), strand.series
-    low = _where(strand, known, "min", min)
-    high = _where(strand, known, "max", max)
+    known, its = columns(data), one.series
+    low = _where(one, known, "min", min)
+    high = _where(one, known, "max", max)
     return Best(its.name, its.rank, its.role, low, high, sum(known.count))
 
 
@@ -352,10 +358,10 @@ class _Pick(Protocol):
 
 
 def _where(
-    strand: Strand, known: PointBuckets, name: Literal["min", "max"], pick: _Pick
+    one: StoredSeries, known: PointBuckets, name: Literal["min", "max"], pick: _Pick
 ) -> PointRow | None:
     column = [
-        value if math.isfinite(value) else _finite(strand, known, place, value, pick)
+        value if math.isfinite(value) else _finite(one, known, place, value, pick)
         for place, value in enumerate(getattr(known, name))
     ]
     numbers = [value for value in column if value == value]
@@ -365,26 +371,26 @@ def _where(
     place = column.index(value)
     ends = (known.step_first[place], known.step_last[place])
     if known.count[place] > _FEW:
-        return _where(strand, columns(strand.level(*ends, _FEW)), name, pick)
-    for block in strand.blocks(*ends):
+        return _where(one, columns(one.level(*ends, _FEW)), name, pick)
+    for block in one.blocks(*ends):
         if value in block.values:
             at = block.values.index(value)
-            return next(_rows(strand.series, block.cut(at, at + 1)))
+            return next(_rows(one.series, block.cut(at, at + 1)))
     raise AssertionError("a bucket has a value that none of its points has")
 
 
-def _finite(strand: Strand, known: PointBuckets, place: int, value: float, pick: _Pick) -> float:
+def _finite(one: StoredSeries, known: PointBuckets, place: int, value: float, pick: _Pick) -> float:
     """Return the extreme of what is finite in a bucket that has something infinite; else NaN."""
     if math.isnan(value):
         return value
-    blocks = strand.blocks(known.step_first[place], known.step_last[place])
+    blocks = one.blocks(known.step_first[place], known.step_last[place])
     numbers = [number for block in blocks for number in block.values if math.isfinite(number)]
     return pick(numbers) if numbers else math.nan
 
 
-def _newest(strand: Strand, first: int, last: int, limit: int | None) -> Iterator[Points]:
+def _newest(one: StoredSeries, first: int, last: int, limit: int | None) -> Iterator[Points]:
     wanted = limit
-    for block in strand.blocks(first, last, newest=True):
+    for block in one.blocks(first, last, newest=True):
         if wanted is None:
             yield block
             continue
@@ -394,7 +400,7 @@ def _newest(strand: Strand, first: int, last: int, limit: int | None) -> Iterato
         wanted -= len(block)
 
 
-def _rows(series: MetricSeries, block: Points) -> Iterator[PointRow]:
+def _rows(series: SeriesKey, block: Points) -> Iterator[PointRow]:
     name, rank, role = series.name, series.rank, series.role
     for step, generation, time, value in zip(
         block.steps, block.generations, block.times, block.values, strict=True
@@ -402,7 +408,7 @@ def _rows(series: MetricSeries, block: Points) -> Iterator[PointRow]:
         yield PointRow(name, rank, step, generation, time, value, role)
 
 
-def _curve(series: MetricSeries, buckets: PointBuckets) -> Curve:
+def _curve(series: SeriesKey, buckets: PointBuckets) -> Curve:
     lists = (list(getattr(buckets, name)) for name in FIELDS)
     return Curve(series.name, series.rank, series.role, *lists)
 

@@ -1,4 +1,4 @@
-"""The log of arrivals: what a transaction brings is added to its end, and merged now and then.
+"""The log of arrivals: each transaction appends to it, and it is merged into chunks at times.
 
 One short write a transaction makes points durable, whatever the number of their series. Readers
 look at what is not merged yet as well; those who follow a job read nothing else.
@@ -21,7 +21,7 @@ from torchloom.weaver.store.series.tables import Sql
 from torchloom.weaver.store.series.writer import Life, NumberedBatch, RecordSheet, Rows, Source
 
 _LIGHT = 2  # points weigh so much less than the series that each record has
-_KEPT_ROWS = 10_000  # of the log, for those who follow
+_KEPT_ROWS = 10_000  # of the log, for readers that follow a job
 PROGRESS = "SELECT last, merged, waiting FROM progress"
 _LATER = "UPDATE progress SET last = ?, merged = ?, waiting = ?"
 _NEW = "INSERT INTO arrivals (number, job, points, size, data) VALUES (?,?,?,?,?)"
@@ -71,7 +71,7 @@ _RECEIVED = (
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """When what has come is merged, by its weight; how many bytes of it are kept after that."""
+    """At which weight the log is merged, and how many bytes of it are kept after that."""
 
     enough: int = 1 << 16
     kept: int = 64 << 20
@@ -86,7 +86,7 @@ class ArrivalLog:
         self._limits = limits
 
     def add(self, rows: Sequence[Rows], ids: Callable[[Source], Sequence[int]]) -> None:
-        """Store rows, those of each job together, in the order of their coming."""
+        """Store rows by job, in the order of arrival."""
         if not rows:
             return
         jobs: dict[str, list[bytes]] = defaultdict(list)
@@ -108,7 +108,7 @@ class ArrivalLog:
         self._sql.many(_LATER, [(self._last, self._merged, self._waiting)])
 
     def merge(self) -> None:
-        """Put what waits into chunks, and let go what nobody follows any more."""
+        """Move the log into chunks, and drop what no reader follows any more."""
         come: dict[int, list[Part]] = defaultdict(list)
         for (data,) in self._sql.rows(_WAITING, self._merged):
             for series, part in parts(data):
@@ -129,7 +129,7 @@ class ArrivalLog:
 
 
 class PostgresSql:
-    """What the writer says, to one cursor."""
+    """The writer's SQL on one cursor."""
 
     append = "data || ?"
 
@@ -151,13 +151,13 @@ class PostgresSql:
             self._cursor.executemany(_marked(words), rows)
 
     def at_once(self, words: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Say something of many rows in one statement."""
+        """Execute one statement for many rows."""
         if rows:
             self._cursor.execute(words, [msgspec.json.encode(rows).decode()])
 
 
 class PostgresIngest:
-    """One connection that writes the schema `records`; made anew when the server went away."""
+    """One connection that writes the schema `records`; opened again when the server was away."""
 
     def __init__(self, url: str, limits: LogLimits) -> None:
         self._url = url
@@ -166,7 +166,7 @@ class PostgresIngest:
         self._series: dict[Source, tuple[int, ...]] = {}
 
     def write(self, batches: list[NumberedBatch]) -> list[int]:
-        """Store batches in one transaction; return up to where each one's life is stored now."""
+        """Store batches in one transaction; return up to which number each process is stored."""
         connection = self._connected()
         try:
             with connection.transaction(), connection.cursor(binary=True) as cursor:
@@ -185,7 +185,7 @@ class PostgresIngest:
         return answers
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._series.clear()
         if self._connection is not None:
             self._connection.close()
@@ -230,7 +230,7 @@ def _marked(words: str) -> str:
 
 
 class SqliteSql:
-    """What the writer says, to one connection."""
+    """The writer's SQL on one connection."""
 
     append = "CAST(data || ? AS BLOB)"
 
@@ -254,7 +254,7 @@ class SqliteIngest:
         self._limits = limits
 
     def write(self, batches: list[NumberedBatch]) -> list[int]:
-        """Store batches in one transaction; return up to where each one's life is stored now."""
+        """Store batches in one transaction; return up to which number each process is stored."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             sheet = RecordSheet({batch.life: self._upto(batch.life) for batch in batches})
@@ -262,14 +262,14 @@ class SqliteIngest:
             self._store(sheet)
             self._connection.execute("COMMIT")
         except BaseException:
-            self._series.clear()  # some of it may have been taken back
+            self._series.clear()  # some of it may have been rolled back
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
         return answers
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._connection.close()
 
     def _upto(self, life: Life) -> int:

@@ -1,4 +1,4 @@
-"""Read `records`: curves, events, and how far each life's records are stored."""
+"""Read `records`: curves, events, and up to which number each process has stored records."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ _REST = 0.005  # seconds between two, at least
 
 
 class RecordRemoval:
-    """A way into `records` beside the one writer, for what nobody writes any more."""
+    """Removes records of ended jobs, beside the one writer."""
 
     def __init__(self, place: DatabasePlace, rest: Callable[[float], None] = time.sleep) -> None:
         self._engine = engine_of(place, "records")
@@ -36,7 +36,7 @@ class RecordRemoval:
             )
 
     def points(self, job: str) -> int:
-        """Forget a job's metrics but not that there were such; return how many rows went.
+        """Remove the points of a job's metrics, not their names; return the number of rows.
 
         What came last goes first: it must not be merged into what has gone.
         """
@@ -49,14 +49,14 @@ class RecordRemoval:
         return gone
 
     def job(self, job: str) -> int:
-        """Forget all of a job; return how many rows went."""
+        """Remove all records of a job; return the number of rows."""
         gone = self.points(job)
         return gone + sum(
             self._clear(table, table.c.job == job, ROWS) for table in (events, received, series)
         )
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._engine.dispose()
 
     def _clear(self, table: sa.Table, which: sa.ColumnElement[bool], most: int) -> int:
@@ -84,7 +84,7 @@ def _series_of(job: str) -> sa.Select[tuple[int]]:
 
 
 class RecordStore:
-    """What readers ask of `records`; it is written by `RecordWriter` alone.
+    """Queries of `records`, which only `RecordWriter` writes.
 
     What more there is to ask of metrics is in `curves`.
     """
@@ -93,11 +93,11 @@ class RecordStore:
         self._engine = engine
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
-        """Return one moment of the database."""
+        """Return a snapshot of the database."""
         return snapshot(self._engine)
 
     def names(self, job: str) -> list[str]:
-        """Return what a job's metrics are called."""
+        """Return the names of a job's metrics."""
         return curves.names(self, job)
 
     def points(
@@ -123,7 +123,7 @@ class RecordStore:
     def events(
         self, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> list[RankEventRow]:
-        """Return what ranks and agents told after a number, in the order of its arrival."""
+        """Return the events of ranks and agents after a number, in the order of arrival."""
         query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
         return [RankEventRow(**row._mapping) for row in self._read(_of(query, events, job))]
 
@@ -136,13 +136,13 @@ class RecordStore:
         return [RankEventRow(**row._mapping) for row in reversed(self._read(query))]
 
     def received(self, job: str | None = None) -> list[Received]:
-        """Return how far each life's records are stored."""
+        """Return up to which number the records of each process are stored."""
         keys = received.primary_key.columns
         query = _of(sa.select(received).order_by(*keys), received, job)
         return [Received(**row._mapping) for row in self._read(query)]
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._engine.dispose()
 
     def _read(self, query: sa.Select[Any]) -> Sequence[Any]:

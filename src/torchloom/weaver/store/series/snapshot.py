@@ -12,13 +12,13 @@ from torchloom.errors import Failure
 
 
 class RecordsLost(Failure):
-    """What ranks told cannot be read now."""
+    """The records of ranks cannot be read now."""
 
     code = "records_lost"
 
 
 class Snapshots(Protocol):
-    """Whoever can be looked at."""
+    """A source of snapshots."""
 
     def snapshot(self) -> AbstractContextManager["RecordsSnapshot"]: ...
 

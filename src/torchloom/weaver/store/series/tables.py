@@ -1,6 +1,6 @@
-"""The tables of `records`: what ranks and agents told, kept whatever its generation.
+"""The tables of `records`: what ranks and agents reported, of all generations.
 
-How a curve is laid out in them is told in docs/metrics.md.
+docs/metrics.md describes how a curve is stored in them.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The one thread that writes records: what waits together is committed together, then answered."""
+"""The one thread that writes records: pending batches are committed together, then confirmed."""
 
 import logging
 import math
@@ -29,7 +29,7 @@ Source: TypeAlias = tuple[str, int, str, tuple[str, ...]]  # job, rank, role, na
 
 @dataclass(frozen=True, slots=True)
 class NumberedBatch:
-    """Records of one life from number `first` on; None is one that could not be read.
+    """Records of one process from number `first` on; None is one that could not be read.
 
     It counts only once number `follows` is stored. What is missing between the two was let go by a
     full spool: `dropped` points.
@@ -66,7 +66,7 @@ class RecordSheet:
     events: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, batch: NumberedBatch) -> int:
-        """Take in what is new of a batch and return up to which number its life is stored now."""
+        """Add the new records of a batch; return up to which number its process is stored."""
         life = batch.life
         upto = self.upto[life]
         if upto < batch.follows:
@@ -138,7 +138,7 @@ def _uneven(record: Metrics) -> Iterator[tuple[Any, ...]]:
 
 
 def _rows(record: Metrics) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
-    """Yield the rows that have a step and a time; others are nobody's."""
+    """Yield the rows that have a step and a time; others are dropped."""
     for row in record.rows:
         if len(row) > 2 and isinstance(row[0], int) and isinstance(row[1], (int, float)):
             step, time = row[0], _real(row[1])
@@ -187,7 +187,7 @@ Answer: TypeAlias = Callable[
 
 
 class RecordIngest(Protocol):
-    """Whoever stores batches, all or none."""
+    """Stores batches, all or none."""
 
     def write(self, batches: list[NumberedBatch]) -> list[int]: ...
     def close(self) -> None: ...

@@ -1,1 +1,1 @@
-"""Bring a member's state to others, checked at both ends: `moves` is the entry."""
+"""Move a member's state to others, checked at both ends: `moves` is the entry."""

@@ -22,9 +22,9 @@ from torch import Tensor
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SET_PTRACER = 0x59616D61
 _ANYBODY, _NOBODY = ctypes.c_ulong(-1), ctypes.c_ulong(0)
-_BY_CONSENT = "1"  # a process says itself who may read it
+_BY_CONSENT = "1"  # a process allows others to read it
 CHUNK = 16 << 20  # bytes
-PART = 4  # chunks in a file that are told of together
+PART = 4  # chunks in a file that are announced together
 T = TypeVar("T")
 U = TypeVar("U")
 _BYTE = torch.uint8
@@ -58,7 +58,7 @@ def address_of(view: memoryview) -> int:
 
 @contextlib.contextmanager
 def readable_memory() -> Iterator[None]:
-    """Let others of this user read us, within; where the kernel wants our consent for that."""
+    """Allow other processes of this user to read our memory, where the kernel asks for that."""
     is_asked = _scope() == _BY_CONSENT
     if is_asked:
         _library().prctl(_SET_PTRACER, _ANYBODY, 0, 0, 0)
@@ -70,7 +70,7 @@ def readable_memory() -> Iterator[None]:
 
 
 def can_be_read() -> bool:
-    """Tell whether this system has what it takes."""
+    """Return whether this system can read the memory of other processes."""
     return hasattr(_library(), "process_vm_readv")
 
 
@@ -110,8 +110,8 @@ def receive_numbers(peer: int, count: int) -> list[int]:
     """Return the numbers that a member sends."""
     words = torch.zeros(count, dtype=torch.int64)
     _dist.recv(words, peer, tag=_WORDS)
-    told: list[int] = words.tolist()
-    return told
+    numbers: list[int] = words.tolist()
+    return numbers
 
 
 # Through a file.
@@ -124,9 +124,9 @@ def write_chunks(
     peers: Sequence[int],
     offer: Callable[[int], Sequence[int]],
 ) -> None:
-    """Write the head, and parts to their places, and tell the targets how many are there.
+    """Write the head and the parts, and report to the targets how many are there.
 
-    That is a part of the `offer` when it is told for the first time. The hashes come last.
+    That is a part of the `offer` when it is sent for the first time. The hashes come last.
     """
     hashes: list[int] = []
     words = offer
@@ -177,7 +177,7 @@ def _put(fd: int, place: int, chunk: memoryview) -> int:
 
 
 def send_chunks(chunks: Iterable[memoryview], peers: Sequence[int]) -> None:
-    """Send chunks, some ahead; come back when all are out of our hands."""
+    """Send chunks, some ahead; return when all are sent."""
     under_way: list[list[Any]] = []
     for chunk in chunks:
         tensor = torch.frombuffer(chunk, dtype=_BYTE)
@@ -189,7 +189,7 @@ def send_chunks(chunks: Iterable[memoryview], peers: Sequence[int]) -> None:
 
 
 def receive_chunks(chunks: Sequence[memoryview], source: int) -> Iterator[int]:
-    """Fill chunk after chunk with what comes; yield the number of each."""
+    """Fill chunk after chunk with what arrives; yield the number of each."""
     coming: list[Any] = []
     for at in range(len(chunks)):
         for later in chunks[at + len(coming) : at + 1 + _AHEAD]:
@@ -229,7 +229,7 @@ class Digest:
         self._hash = xxhash.xxh3_64()
 
     def add(self, part: memoryview) -> None:
-        """Take in the next part."""
+        """Add the next part."""
         self._hash.update(part)
 
     @property
@@ -239,7 +239,7 @@ class Digest:
 
 
 def at_once(do: Callable[[T], U], parts: Sequence[T], most: int) -> list[U]:
-    """Do something to several parts at once, and return what came of each."""
+    """Call a function for several parts at once, and return the results."""
     threads = min(most, len(parts), os.cpu_count() or 1)
     if threads <= 1:
         return [do(part) for part in parts]

@@ -1,4 +1,4 @@
-"""State as bytes that hold no code: tensors as they lie in memory, all else as msgpack."""
+"""State as bytes without code: tensors as they are in memory, all else as msgpack."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from math import prod
@@ -106,7 +106,7 @@ class PackedState:
 
 
 class _Odd(Exception):
-    """A value that cannot be carried; where it is, is looked for only then."""
+    """A value that cannot be encoded; its place in the state is searched only then."""
 
     def __init__(self, value: Any, why: str) -> None:
         self.value = value
@@ -142,9 +142,9 @@ def encode_kinds(kinds: Sequence[Kind]) -> bytes:
 
 
 def decode_kinds(text: bytes | memoryview) -> list[Kind]:
-    """Return what `encode_kinds` was given; what is no such thing raises."""
-    told = msgspec.msgpack.decode(text, type=list[tuple[str, list[int]]])
-    return [(_DTYPES[name], torch.Size(shape)) for name, shape in told]
+    """Return what `encode_kinds` was given; raises for other bytes."""
+    parts = msgspec.msgpack.decode(text, type=list[tuple[str, list[int]]])
+    return [(_DTYPES[name], torch.Size(shape)) for name, shape in parts]
 
 
 def unpacked(plain: bytes | memoryview, tensors: Sequence[Tensor]) -> State:
@@ -169,10 +169,10 @@ def _torch_name(value: Any) -> list[Any]:
     return ["dtype" if isinstance(value, torch.dtype) else "device", str(value)]
 
 
-def _torch_value(told: list[Any]) -> Any:
-    if told[0] == "size":
-        return torch.Size(told[1])
-    return _DTYPES[told[1]] if told[0] == "dtype" else torch.device(told[1])
+def _torch_value(parts: list[Any]) -> Any:
+    if parts[0] == "size":
+        return torch.Size(parts[1])
+    return _DTYPES[parts[1]] if parts[0] == "dtype" else torch.device(parts[1])
 
 
 _BUILD: Mapping[int, Callable[[Any], Any]] = {

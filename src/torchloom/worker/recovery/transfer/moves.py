@@ -1,4 +1,4 @@
-"""Bring the states of members to others: everybody goes through the same moves in one order.
+"""Move the states of members to others: all members do the same moves in one order.
 
 A state travels in chunks that are hashed at both ends. A target takes all of it into memory of its
 own and checks it before anything is handed back, so that one who is interrupted has what it had;
@@ -75,8 +75,8 @@ def take(move: StateMove, me: int, own: Sequence[Tensor] = ()) -> tuple[State, i
 
 
 def _read_head(offer: TransferOffer) -> PayloadHead | None:
-    """Return the head out of the source's memory; nothing where that may not be read, or is not
-    the memory that was meant."""
+    """Return the head out of the source's memory; None where that may not be read, or is not
+    the expected memory."""
     head = PayloadHead(offer.label)
     try:
         channels.read_memory(offer.pid, offer.address, head.view)
@@ -88,7 +88,7 @@ def _read_head(offer: TransferOffer) -> PayloadHead | None:
 def _take_by_memory(
     move: StateMove, offer: TransferOffer, head: PayloadHead, own: Sequence[Tensor]
 ) -> tuple[State, int]:
-    """Read what the source has in its memory; it waits for our word that we are done."""
+    """Read the source's memory; it waits for our report that we are done."""
     large = head.rooms(own)
     parts = [
         (address + at, view[at : at + CHUNK])
@@ -99,13 +99,13 @@ def _take_by_memory(
     found: list[int] = []
     try:
         found = channels.at_once(lambda part: _read(offer.pid, *part), parts, _AT_ONCE)
-    except OSError as error:  # it is gone, then the group says so; or it has let go of its memory
+    except OSError as error:  # it has ended, which the group reports; or it has released its memory
         trouble = str(error)
-    told = receive_numbers(move.source, len(parts))
+    sent = receive_numbers(move.source, len(parts))
     send_numbers([move.source], [_DONE])
     if trouble:
         raise NotTaken(f"the memory of rank {move.source} cannot be read: {trouble}")
-    return _checked(move, head, large, found, told)
+    return _checked(move, head, large, found, sent)
 
 
 def _read(pid: int, address: int, into: memoryview) -> int:
@@ -126,7 +126,7 @@ def _take_by_group(move: StateMove, head: PayloadHead, own: Sequence[Tensor]) ->
     large = head.rooms(own)
     chunks = [chunk for view in large for chunk in chunks_of(view)]
     found = [hash_of(chunks[at]) for at in channels.receive_chunks(chunks, move.source)]
-    return _checked(move, head, large, found, _told(move, found))
+    return _checked(move, head, large, found, _received(move, found))
 
 
 def _take_by_file(move: StateMove, offer: TransferOffer, fd: int) -> tuple[State, int]:
@@ -139,14 +139,14 @@ def _take_by_file(move: StateMove, offer: TransferOffer, fd: int) -> tuple[State
             large = [channels.mapped(fd, *one, len(move.peers) == 1) for one in head.large()]
     arrivals = channels.arrivals(offer.label.chunks, move.source, offer.ready)
     if large is None:
-        _told(move, list(arrivals))  # so that nothing is taken for a word of the next move
+        _received(move, list(arrivals))  # so that nothing is left for the next move
         raise NotTaken(f"what rank {move.source} gave in {move.stem} cannot be read")
     chunks = [chunk for view in large for chunk in chunks_of(view)]
     found = [hash_of(chunks[at]) for at in arrivals]
-    return _checked(move, head, large, found, _told(move, found))
+    return _checked(move, head, large, found, _received(move, found))
 
 
-def _told(move: StateMove, found: Sequence[int]) -> list[int]:
+def _received(move: StateMove, found: Sequence[int]) -> list[int]:
     return receive_numbers(move.source, len(found)) if found else []
 
 
@@ -155,10 +155,10 @@ def _checked(
     head: PayloadHead,
     large: Sequence[memoryview],
     found: Iterable[int],
-    told: Iterable[int],
+    sent: Iterable[int],
 ) -> tuple[State, int]:
     """Return the state if all chunks are what the source has, and its size."""
-    same = [one == other for one, other in zip(found, told, strict=True)]
+    same = [one == other for one, other in zip(found, sent, strict=True)]
     if not all(same):
         bad = f"{same.count(False)} of {len(same)} chunks"
         raise NotTaken(f"{bad} that rank {move.source} gave are damaged")
@@ -167,7 +167,7 @@ def _checked(
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[int]:
-    """Give the file, which nobody needs by its name then; or one without content."""
+    """Yield the file, whose name is removed; or one without content."""
     try:
         fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -184,8 +184,8 @@ def give(move: StateMove, shared: Callable[[], State], private: Callable[[int], 
     try:
         state = shared() if move.what == What.STATE else private(move.step)
         load = StatePayload(state) if move.peers else None
-    except Exception as error:  # the program's own state_dict, say; the targets must not wait
-        TransferOffer(TransferWay.NONE).tell(move.peers)
+    except Exception as error:  # such as the program's own state_dict; the targets must not wait
+        TransferOffer(TransferWay.NONE).send(move.peers)
         why = f"rank {move.source} has no {move.what} to give: {error}"
         raise NotTaken(why) from error
     if load is not None:
@@ -205,7 +205,7 @@ def _give_by_memory(move: StateMove, load: StatePayload) -> list[int]:
         return move.peers
     with channels.readable_memory():
         address = channels.address_of(load.head)
-        TransferOffer(TransferWay.MEMORY, load.label, pid=os.getpid(), address=address).tell(
+        TransferOffer(TransferWay.MEMORY, load.label, pid=os.getpid(), address=address).send(
             move.peers
         )
         answers = {peer: receive_numbers(peer, 1)[0] for peer in move.peers}
@@ -245,7 +245,7 @@ def _give_by_file(move: StateMove, load: StatePayload, peers: Sequence[int]) -> 
 
 def _give_by_group(load: StatePayload, peers: Sequence[int]) -> None:
     """Send it, and hash it meanwhile."""
-    TransferOffer(TransferWay.GROUP, load.label).tell(peers)
+    TransferOffer(TransferWay.GROUP, load.label).send(peers)
     with ThreadPoolExecutor(1) as pool:
         hashes = pool.submit(lambda: [hash_of(chunk) for chunk in load.chunks])
         channels.send_chunks([*chunks_of(load.head), *load.chunks], peers)
@@ -254,7 +254,7 @@ def _give_by_group(load: StatePayload, peers: Sequence[int]) -> None:
 
 
 def _created(names: Sequence[Path], size: int) -> int | None:
-    """Return a file for a state, under a name for each target; nothing where there can be none."""
+    """Return a file for a state, under a name for each target; None where there can be none."""
     if not _has_room(names[0].parent, size):
         return None
     try:
@@ -279,7 +279,7 @@ def _remove(names: Iterable[Path]) -> None:
 
 
 def _has_room(folder: Path, size: int) -> bool:
-    """Tell whether a file of this size leaves a tenth of what is free."""
+    """Return whether a file of this size leaves a tenth of what is free."""
     with contextlib.suppress(OSError):
         there = os.statvfs(folder)
         return there.f_bavail * there.f_frsize * 9 // 10 > size
@@ -311,7 +311,7 @@ def give_and_take(
 ) -> Taken:
     """Move what is given; all members come here together, in their new group.
 
-    Everybody goes through the moves in one order, so nobody waits for one who waits for it.
+    All members do the moves in one order, so that no two wait for each other.
     `own` are a newcomer's tensors in the places of the first ones of a shared state.
     NotTaken where something came damaged; a member that dies is an error of the group.
     """
@@ -354,7 +354,7 @@ def _moves(
 
 
 def _sweep(folder: Path, generation: int) -> None:
-    """Remove what older generations have left that nobody lived to take."""
+    """Remove files of older generations that no member took."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             found = _NAME.match(path.name)

@@ -44,7 +44,7 @@ WORDS = 1 + LABEL + 3  # the way, what comes, how much of it is there, whose mem
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a target must know before anything comes."""
+    """What a target must know before the data arrives."""
 
     large: int  # tensors
     chunks: int  # of these
@@ -60,7 +60,7 @@ class Label:
 
 
 class StatePayload:
-    """A state that is given away; its tensors are read, not changed."""
+    """A state that is sent; its tensors are read, not changed."""
 
     def __init__(self, state: State) -> None:
         packed = PackedState(state)
@@ -85,7 +85,7 @@ class StatePayload:
 
 
 class PayloadHead:
-    """What a target has first of a state, and what it says of the rest."""
+    """What a target gets first of a state; it describes the rest."""
 
     def __init__(self, label: Label) -> None:
         self.view = memoryview(bytearray(label.head))
@@ -93,7 +93,7 @@ class PayloadHead:
         self._own: dict[int, Tensor] = {}
 
     def is_whole(self) -> bool:
-        """Tell whether it is what was given."""
+        """Return whether it is what was given."""
         return hash_of(self.view) == self._label.hash
 
     @property
@@ -174,7 +174,7 @@ def _is_large(kind: Kind) -> bool:
 
 
 def _fits(tensor: Tensor, kind: Kind) -> bool:
-    """Tell whether a tensor of ours can be filled as it is with one of this kind."""
+    """Return whether a tensor of ours can be filled as it is with one of this kind."""
     is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
     is_same = (tensor.dtype, tensor.shape) == kind and tensor.is_contiguous()
     return is_plain and is_same and not tensor.is_conj() and not tensor.is_neg()
@@ -234,13 +234,13 @@ class StateMove:
 
     @property
     def peers(self) -> list[int]:
-        """Return those to whom it has to be brought."""
+        """Return the targets that need a transfer."""
         return [target for target in self.targets if target != self.source]
 
 
 @dataclass(frozen=True, slots=True)
 class TransferOffer:
-    """What a source says first."""
+    """What a source sends first."""
 
     way: TransferWay
     label: Label = _NOTHING
@@ -253,8 +253,8 @@ class TransferOffer:
         """Return it as numbers."""
         return [self.way, *self.label.words, self.ready, self.pid, self.address]
 
-    def tell(self, peers: Sequence[int]) -> None:
-        """Say it to the targets."""
+    def send(self, peers: Sequence[int]) -> None:
+        """Send it to the targets."""
         send_numbers(peers, self.words)
 
 

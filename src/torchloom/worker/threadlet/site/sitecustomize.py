@@ -1,7 +1,7 @@
-"""Attach a threadlet to a Python program that something else started: a shell script, a wrapper.
+"""Attach a threadlet to Python programs that a shell script or a wrapper of the job starts.
 
-The folder of this file goes first in the job's `PYTHONPATH`; every interpreter then imports it at
-its start. It leaves no trace in `sys.path` and hands on to the `sitecustomize` that was there.
+The folder of this file is first in the job's `PYTHONPATH`, so every interpreter imports it at its
+start. It removes itself from `sys.path` and runs the `sitecustomize` that it hides.
 """
 
 import os
@@ -14,9 +14,9 @@ def _attach() -> None:
         from torchloom.worker.threadlet import attach
 
         attach.attach_the_first()
-    except Exception as error:  # whatever it is, the program runs
+    except Exception as error:  # the program runs in any case
         if PathFinder.find_spec("torch", sys.path) is not None:
-            sys.stderr.write(f"loom: this program is run without a threadlet: {error}\n")
+            sys.stderr.write(f"loom: this program runs without a threadlet: {error}\n")
 
 
 def _hand_on() -> None:

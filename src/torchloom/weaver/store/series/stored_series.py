@@ -39,7 +39,7 @@ class SqlReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MetricSeries:
+class SeriesKey:
     """A metric of one rank of a job."""
 
     id: int
@@ -70,10 +70,10 @@ class _Span(NamedTuple):
 _Part: TypeAlias = _Chunk | _Span | Points
 
 
-class Strand:
+class StoredSeries:
     """One series."""
 
-    def __init__(self, reader: SqlReader, series: MetricSeries, top: Points) -> None:
+    def __init__(self, reader: SqlReader, series: SeriesKey, top: Points) -> None:
         self._reader = reader
         self.series = series
         self._top = top  # what is not sealed, by step
@@ -187,12 +187,12 @@ class Strand:
         return levels
 
 
-def strands(
+def stored_series(
     reader: SqlReader,
     job: str,
     names: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
-) -> list[Strand]:
+) -> list[StoredSeries]:
     """Return the series of a job, or those of some names and ranks, by name, rank and role."""
     found = series_of(reader, job, names, ranks)
     keys = {each.id for each in found}
@@ -202,7 +202,7 @@ def strands(
         for key, part in parts(data, keys):
             come[key].append(part)
     tops = {key: b"".join([*loose.get(key, ()), piece(come.get(key, ()))[1]]) for key in keys}
-    return [Strand(reader, each, resolve(unpack(tops[each.id]))[0]) for each in found]
+    return [StoredSeries(reader, each, resolve(unpack(tops[each.id]))[0]) for each in found]
 
 
 def series_of(
@@ -210,9 +210,9 @@ def series_of(
     job: str,
     names: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
-) -> list[MetricSeries]:
+) -> list[SeriesKey]:
     """Return what a job's series are, by name, rank and role."""
-    rows = (MetricSeries(key, job, *its) for key, *its in reader.rows(_SERIES, job))
+    rows = (SeriesKey(key, job, *its) for key, *its in reader.rows(_SERIES, job))
     wanted = (
         each
         for each in rows

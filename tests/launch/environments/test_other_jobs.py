@@ -5,7 +5,7 @@ from subprocess import CalledProcessError
 import pytest
 
 from torchloom.errors import Ambiguous
-from torchloom.launch.environments.running_jobs import KEPT_SECONDS, JobsElsewhere
+from torchloom.launch.environments.other_jobs import KEPT_SECONDS, JobsElsewhere
 from torchloom.launch.environments.world import World
 
 QSTAT = """Job Id: 12.pbs-01

@@ -105,7 +105,7 @@ def _pbs(run: Run, user: str) -> Iterator[World]:
     if not ids:
         return
     text = run(["qstat", "-f", *ids])
-    whole = re.sub(r"\n\t", "", text)  # long values go on after a tab
+    whole = re.sub(r"\n\t", "", text)  # long values continue after a tab
     for block in re.split(r"^Job Id: ", whole, flags=re.MULTILINE)[1:]:
         job = block.partition("\n")[0].strip().partition(".")[0]
         match = re.search(r"^\s+exec_host = (\S+)", block, re.MULTILINE)
