@@ -44,13 +44,13 @@ def main(words: list[str]) -> int:
 
 
 def built(fetch: bool = False) -> Path:
-    """Return the folder with a dashboard of the present sources, built once whoever asks."""
+    """Return the folder with a dashboard of the present sources, built once."""
     if not FOLDER.is_dir():
         raise NoDashboard("there are no sources of it here")
     if is_current():
         return DIST
     with _alone():
-        if not is_current():  # somebody else may have built it meanwhile
+        if not is_current():  # another process may have built it meanwhile
             _build(node(fetch))
     return DIST
 

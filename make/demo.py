@@ -201,7 +201,7 @@ NEXT = (
     (f"{LOOM} logs -f @", "follow it"),
     (f"{LOOM} open @", "see it in a browser (`make dashboard` builds that page)"),
     (f"{LOOM} set lr=0.003", "change it; without values: what can be changed"),
-    (f"{LOOM} pause; {LOOM} resume", "hold all its ranks at one step, and go on"),
+    (f"{LOOM} pause; {LOOM} resume", "pause all its ranks at one step, and resume"),
     (f"{LOOM} stop @", "stop it"),
     (f"{LOOM} plan dist.ddp -j 1x2 --script train.py", "see what would run"),
     (f"{LOOM} down", "end the plane that watches your runs"),

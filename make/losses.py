@@ -1,4 +1,4 @@
-"""The acts in which a rank is killed: what was saved is there, or nobody else has even stopped."""
+"""The parts of the demo in which a rank is killed, with restart and with live recovery."""
 
 import functools
 import json
@@ -24,20 +24,20 @@ def recover(stage: Stage) -> None:
     until(lambda: list(run.glob("checkpoints/ckpt_step_*[0-9]/manifest.json")) != [])
     kill(run)
     stage.loom("show", "--wait", job)
-    again = [told for told in events(run) if told["event"] == "resuming"]
+    again = [event for event in events(run) if event["event"] == "resuming"]
     if len(again) != 1 or not again[0]["step"]:
-        raise NotShown(f"the run did not go on from a checkpoint: {again}")
-    print(f"    => rank 2 was killed; all ranks went on from step {again[0]['step']}")
+        raise NotShown(f"the run did not resume from a checkpoint: {again}")
+    print(f"    => rank 2 was killed; all ranks resumed from step {again[0]['step']}")
     compare(stage, job)
 
 
 def outlive(stage: Stage) -> None:
-    """Kill a rank; the processes of the others go on, and so does the very step."""
+    """Kill a rank; the other processes keep running and repeat the step."""
     trace = stage.home / "trace"
     words = (SAVING, "--pace", "0.03", "--trace", str(trace))
     job = json.loads(stage.ask("run", "-d", "--json", "-n", str(len(RANKS)), *words) or "{}")["id"]
     run, files = stage.home / "runs" / job, [trace / f"rank-{rank}" for rank in RANKS]
-    until(lambda: any(told["event"] == "watched" for told in events(run)))
+    until(lambda: any(event["event"] == "watched" for event in events(run)))
     until(lambda: all(len(steps(file)) > 20 for file in files))
     others = {rank: pid_of(run, rank) for rank in RANKS if rank != VICTIM}
     killed = kill(run)
@@ -47,9 +47,9 @@ def outlive(stage: Stage) -> None:
     lost = done + 1 - min(first(file)[0] for file in files)
     if others != {rank: pid_of(run, rank) for rank in others}:
         raise NotShown("another rank than the one that was killed has a new process")
-    told = ", ".join(map(str, others))
+    names = ", ".join(map(str, others))
     print(f"    => rank {VICTIM} killed; back after {seconds * 1000:.0f} ms, ", end="")
-    print(f"{lost} steps lost, ranks {told} never stopped")
+    print(f"{lost} steps lost, ranks {names} never stopped")
     stage.loom("show", "--wait", job)
     if lost:
         raise NotShown(f"{lost} steps were lost")
@@ -78,7 +78,7 @@ def kill(run: Path) -> float:
 
 
 def compare(stage: Stage, job: str) -> None:
-    """Compare the weights that a run ended with to those of one that nobody disturbed."""
+    """Compare the weights that a run ended with to those of an undisturbed run."""
     same = weights(stage.ask("logs", job)) == undisturbed(stage)
     print(f"    => weights identical to an undisturbed run: {'yes' if same else 'no'}")
     if not same:
@@ -87,13 +87,13 @@ def compare(stage: Stage, job: str) -> None:
 
 @functools.cache
 def undisturbed(stage: Stage) -> dict[int, str]:
-    """Return the weights of a run that nobody disturbs."""
+    """Return the weights of an undisturbed run."""
     return weights(stage.ask("run", "-n", str(len(RANKS)), SAVING))
 
 
 def weights(text: str) -> dict[int, str]:
     """Return the digest that each rank printed of its weights."""
-    found = {int(rank): told for rank, told in WEIGHTS.findall(text)}
+    found = {int(rank): digest for rank, digest in WEIGHTS.findall(text)}
     if sorted(found) != list(RANKS):
         raise NotShown(f"not every rank printed its weights: {found}")
     return found

@@ -240,8 +240,8 @@ class _Job:
     def run(self) -> None:
         """Start it; its first line ends the path."""
         own = {f"PATHS_{each.upper()}": self._stage.number_of(each) for each in ("run", "metric")}
-        told = {"PATHS_OUT": self._out, "PATHS_MARK": self._stage.mark, **own}
-        words = [word for name, value in told.items() for word in ("-e", f"{name}={value}")]
+        variables = {"PATHS_OUT": self._out, "PATHS_MARK": self._stage.mark, **own}
+        words = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
         program = str(shutil.copy(HERE / "paths_train.py", self._stage.folder / "work"))
         with self._stage.tracing("run"):
             self._command = self._stage.begin("run", "-n", str(RANKS), *words, program)
@@ -316,8 +316,8 @@ class _Job:
     def _is_watched(self) -> bool:
         """Tell whether the weaver recovers it live by now."""
         lines = (self._folder / "events.jsonl").read_text().splitlines()
-        told = [json.loads(line) for line in lines]
-        return any(each["event"] == "watched" and each["is_live"] for each in told)
+        events = [json.loads(line) for line in lines]
+        return any(each["event"] == "watched" and each["is_live"] for each in events)
 
     def _has_probe(self, status: dict[str, Any]) -> bool:
         url = f"{status['url']}/api/jobs/{self.id}/metrics?name=probe"

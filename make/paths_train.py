@@ -26,7 +26,7 @@ optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[
 run.track(optimizer=optimizer)
 data = torch.utils.data.TensorDataset(torch.ones(64, 4))
 logged = (OUT / "ask").exists()
-with (OUT / f"rank-{RANK}").open("a", buffering=1) as ledger:
+with (OUT / f"rank-{RANK}").open("a", buffering=1) as log:
     for step in run.steps(run.loader(data, batch_size=4), epochs=100_000):
         with step:
             (batch,) = step.batch
@@ -37,7 +37,7 @@ with (OUT / f"rank-{RANK}").open("a", buffering=1) as ledger:
                 logged = True
                 os.pwrite(MARK, bytes([int(os.environ["PATHS_METRIC"])]), 0)
                 step.log(probe=1.0)
-        ledger.write(json.dumps([os.getpid(), step.number, rates[-1]]) + "\n")
+        log.write(json.dumps([os.getpid(), step.number, rates[-1]]) + "\n")
         if (OUT / "end").exists():
             break
         time.sleep(0.02)

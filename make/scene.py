@@ -18,7 +18,7 @@ DEVICES = "cpu:4"
 
 
 class Person:
-    """Somebody with a token, who asks over HTTP as any program could."""
+    """A client with a token, over HTTP."""
 
     def __init__(self, stage: Stage, name: str, role: str) -> None:
         self._url = json.loads(stage.ask("up", "--status", "--json"))["url"]
@@ -54,9 +54,9 @@ class Person:
 
     def command(self, job: str, verb: str, reason: str, **facts: object) -> None:
         """Have a job do something, which all its ranks must have done."""
-        told = self.ask(f"/api/jobs/{job}/commands", {"verb": verb, "reason": reason, **facts})
-        if told["state"] != "applied":
-            raise NotShown(f"{verb} is {told['state']}: {told}")
+        reply = self.ask(f"/api/jobs/{job}/commands", {"verb": verb, "reason": reason, **facts})
+        if reply["state"] != "applied":
+            raise NotShown(f"{verb} is {reply['state']}: {reply}")
 
 
 class Scene:

@@ -1,4 +1,4 @@
-"""The training in the pictures: its loss falls, and jumps when somebody makes its lr too high.
+"""The training in the pictures: its loss falls, and jumps when its lr is set too high.
 
     LR=0.05 STEPS=1000 WIDTH=64 QUICK=640 loom run -n 2 make/scene_train.py
 
@@ -77,20 +77,20 @@ for step in run.steps(run.loader(train, batch_size=BATCH), epochs=1000):
         norm = nn.utils.clip_grad_norm_(model.parameters(), float(run.config["grad_clip"]))
         optimizer.step()
         optimizer.zero_grad()
-        told = {"loss": loss.item(), "accuracy": _share(said, right), "grad_norm": norm.item()}
-        told |= _figures(time.perf_counter() - began)
+        values = {"loss": loss.item(), "accuracy": _share(said, right), "grad_norm": norm.item()}
+        values |= _figures(time.perf_counter() - began)
         if step.number % 10 == 0:
-            told |= judged(model, unseen)
-        step.log(**told)
+            values |= judged(model, unseen)
+        step.log(**values)
         if step.number % 20 == 0:
             logging.info(
-                "step %d loss %.4f accuracy %.3f", step.number, told["loss"], told["accuracy"]
+                "step %d loss %.4f accuracy %.3f", step.number, values["loss"], values["accuracy"]
             )
-        if told["loss"] > 2 * lowest + 1:
+        if values["loss"] > 2 * lowest + 1:
             logging.warning(
-                "step %d: the loss is %.3f, it was %.3f", step.number, told["loss"], lowest
+                "step %d: the loss is %.3f, it was %.3f", step.number, values["loss"], lowest
             )
-        lowest = min(lowest, told["loss"])
+        lowest = min(lowest, values["loss"])
         if step.number == FAIL_AT:
             raise ValueError(
                 f"label {CLASSES} in a batch of step {step.number}: there are {CLASSES} classes"

@@ -38,8 +38,8 @@ STILL = """() => document.querySelectorAll('[class*="skeleton"]').length === 0
 SPIKE = """() => {
   const sub = window.__loom.subs().find(({ topic }) => topic === "series");
   const [{ steps, max }] = window.__loom.state(sub.id).series;
-  const told = window.__loom.subs().find(({ topic }) => topic === "timeline");
-  const { items } = window.__loom.state(told.id);
+  const found = window.__loom.subs().find(({ topic }) => topic === "timeline");
+  const { items } = window.__loom.state(found.id);
   const [changed, undone] = items.filter(({ kind }) => kind === "knob").map(({ step }) => step);
   const between = max.map((value, at) => (steps[at] > changed && steps[at] < undone ? value : 0));
   const at = between.indexOf(Math.max(...between));
@@ -118,7 +118,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def too_long(signum: int, frame: FrameType | None) -> None:
-    """End a wait in vain."""
+    """Stop waiting for something that does not happen."""
     raise NotShown(f"it took longer than {LIMIT} s")
 
 

@@ -26,7 +26,7 @@ class NotShown(Exception):
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for a condition; the alarm ends a wait in vain."""
+    """Wait for a condition; an alarm limits the wait."""
     while not happened():
         time.sleep(0.1)
 

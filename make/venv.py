@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = os.environ.get("TORCH") or "torch==2.13.0"
-TOLD = ("Processing ", "Downloading ", "Using cached ", "Installing ")
+SHOWN = ("Processing ", "Downloading ", "Using cached ", "Installing ")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def install_quietly(words: list[str]) -> int:
         assert pip.stdout is not None
         for line in pip.stdout:
             recent.append(line)
-            if line.strip().startswith(TOLD):
+            if line.strip().startswith(SHOWN):
                 print(f"  {line.strip()[:78]}", flush=True)
     if pip.returncode:
         print("".join(recent), flush=True)
@@ -162,4 +162,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except KeyboardInterrupt:
-        sys.exit("\nmake: interrupted; the next make goes on from here.")
+        sys.exit("\nmake: interrupted; the next make continues from here.")

@@ -25,7 +25,7 @@ class DashboardHook(BuildHookInterface):  # type: ignore[type-arg]
         import dashboard
 
         if dashboard.is_unwanted():
-            self.app.display_warning(f"this {self.target_name} has no dashboard, as you wish")
+            self.app.display_warning(f"this {self.target_name} has no dashboard, as requested")
             return
         try:
             folder = dashboard.built()

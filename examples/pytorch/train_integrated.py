@@ -1,6 +1,6 @@
 """Train a small classifier that can be watched and changed while it trains.
 
-    python examples/pytorch/train_integrated.py --replica-id hi      alone, nobody watches
+    python examples/pytorch/train_integrated.py --replica-id hi      alone, without a plane
     loom run -n 2 examples/pytorch/train_integrated.py --steps 20000 --replica-id hi
 
 and, while the second one runs, from another shell:

@@ -2,10 +2,10 @@
 
     loom run -n 4 examples/pytorch/train_resumable.py
 
-Kill a rank with -9 while it trains: a new process takes its place, the others repeat the step and
-go on. With `--policy restart --max-retries 3` all ranks start again from their last checkpoint.
-Either way they end with the very same weights.
-`loom stop` ends it with a checkpoint, `loom resume` goes on, tomorrow and with other ranks too.
+Kill a rank with -9 while it trains: a new process takes its place, and the others repeat the
+step. With `--policy restart --max-retries 3` all ranks restart from their last checkpoint. The
+final weights are the same either way. `loom stop` saves a checkpoint and ends the job;
+`loom resume` continues it later, also with another number of ranks.
 """
 
 import argparse
@@ -89,11 +89,11 @@ def patterns(count: int) -> TensorDataset:
 
 def digest(model: nn.Module) -> str:
     """Return a few letters that no other weights have."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     parameters: list[Tensor] = [each.detach() for each in model.parameters()]
     for each in parameters:
-        told.update(each.numpy().tobytes())
-    return told.hexdigest()[:16]
+        digest.update(each.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 if __name__ == "__main__":

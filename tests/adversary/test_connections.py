@@ -362,9 +362,7 @@ def test_floods_do_not_hold_up_the_event_loop(server: Limited) -> None:
 def test_requests_of_many_addresses_do_not_hold_up_the_event_loop(server: Limited) -> None:
     whole = request("/", "Connection: close")
 
-    turns = [swarm(server, whole[:9], whole[9:], is_held=True).cpu for _ in range(2)]
-
-    assert max(turns) < TURN, turns
+    assert swarm(server, whole[:9], whole[9:], is_held=True).cpu < TURN
 
 
 def test_requests_that_are_complete_at_one_moment_do_not_begin_in_one_turn(
@@ -459,7 +457,7 @@ def test_how_long_a_stranger_holds_up_the_event_loop(server: Limited, tmp_path: 
         attacks = attacks_on(server, secured, rsa)
         for attempt in (1, 2, 3):  # other processes of the machine may have the cores
             load = round(os.getloadavg()[0], 2)
-            found = [try_attack(name, *attacks[name]) for _ in range(10) for name in attacks]
+            found = [try_attack(name, *attacks[name]) for _ in range(6) for name in attacks]
             samples += [{"attempt": attempt, "load": load, **sample} for sample in found]
             longest = max(sample["loop_ms"] for sample in found)
             if longest <= PROMISED:

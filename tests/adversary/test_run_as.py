@@ -278,10 +278,12 @@ def running_plane() -> Iterator[RootPlane]:
             yield made
         finally:
             made.down()
-        until(lambda: not left(made), "the processes of accounts to end")
-        for name in (ALICE, BOB):
-            for pid in of_account(name, made.home):
-                os.kill(pid, signal.SIGKILL)
+        try:
+            until(lambda: not left(made), "the processes of accounts to end")
+        finally:
+            for name in (ALICE, BOB):
+                for pid in of_account(name, made.home):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def cancel_jobs(plane: RootPlane) -> None:

@@ -163,9 +163,7 @@ def test_handshakes_of_many_addresses_do_not_hold_up_the_event_loop(
     server: Limited = request.getfixturevalue(kind)
     hello = client_hello()
 
-    turns = [swarm(server, hello[:50], hello[50:], is_held=True).cpu for _ in range(2)]
-
-    assert max(turns) < TURN, turns
+    assert swarm(server, hello[:50], hello[50:], is_held=True).cpu < TURN
     assert answers(server)
 
 

@@ -34,7 +34,7 @@ def test_a_clock_that_jumps_costs_nothing(start: Start, undisturbed: Quiet, tmp_
     exact = {"FAKETIME_NO_CACHE": 1, "FAKETIME_DONT_FAKE_MONOTONIC": 1}
     job = start(WORLD, STEPS, pace=PACE, **faked, **exact).ready()
 
-    report = job.strike(FAULTS, 2.0, calm.ledger)
+    report = job.strike(FAULTS, 2.0, calm.digests)
     job.ends()
 
     all_is_well(report, FAULTS)

@@ -34,7 +34,7 @@ def test_a_job_without_a_log_gets_one_for_the_series_and_every_promise_is_known(
     assert list(job.run.glob("*digests*")) == []
     faults = [{"kind": "kill", "rank": 1}]
 
-    report = job.strike(faults, 0.5, calm.ledger)
+    report = job.strike(faults, 0.5, calm.digests)
     job.ends()
 
     all_is_well(report, faults)

@@ -35,10 +35,10 @@ class OverHosts:
 
     def __init__(self, launches: Launches, watched: Watched, name: str, pace: float) -> None:
         self.launches, self.watched = launches, watched
-        self.out, self.ledger = launches.folder / name, launches.folder / f"{name}-ledger"
-        for path in (self.out, self.ledger):
+        self.out, self.digests = launches.folder / name, launches.folder / f"{name}-ledger"
+        for path in (self.out, self.digests):
             path.mkdir()
-        told: dict[str, object] = {"OUT": self.out, "LOOM_LEDGER": self.ledger, "STEPS": STEPS}
+        told: dict[str, object] = {"OUT": self.out, "LOOM_LEDGER": self.digests, "STEPS": STEPS}
         told["PACE"] = pace * slowness()
         self.env = watched.variables() | {key: str(value) for key, value in told.items()}
         words = ["--hostfile", str(launches.hostfile(n1=1, n2=1)), "--policy", "live"]
@@ -91,7 +91,7 @@ def test_a_link_that_is_cut_or_slow_costs_nothing(launches: Launches, watched: W
     launches.home.joinpath("runs").rename(launches.folder / "before")
     job = OverHosts(launches, watched, "struck", pace=PACE).ready()
 
-    report = job.strike(calm.ledger)
+    report = job.strike(calm.digests)
     books = job.ends()
 
     all_is_well(report, FAULTS)

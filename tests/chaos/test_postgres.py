@@ -50,7 +50,7 @@ def test_a_database_that_is_killed_costs_nothing(start: Start, undisturbed: Quie
     calm = undisturbed(WORLD, STEPS)
     job = start(WORLD, STEPS, pace=PACE).ready()
 
-    report = job.strike(FAULTS, 2.5, calm.ledger)
+    report = job.strike(FAULTS, 2.5, calm.digests)
     job.ends()
 
     all_is_well(report, FAULTS)

@@ -28,11 +28,11 @@ def test_ten_faults_of_seven_kinds_are_recovered_from(start: Start, undisturbed:
     calm = undisturbed(WORLD, STEPS)
     job = start(WORLD, STEPS, pace=PACE).ready()
 
-    report = job.strike(FAULTS, 1.2, calm.ledger)
+    report = job.strike(FAULTS, 1.2, calm.digests)
     all_is_well(report, FAULTS)
     job.ends()
 
-    last = job.judged(calm.ledger)
+    last = job.judged(calm.digests)
     all_is_well(last, FAULTS, UNSEEN)
     assert last["exact"] is True
     same_books(job.books(), calm.books())
@@ -48,7 +48,7 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(
         monkeypatch.setenv("LOOM_CHECKPOINTS", str(folder))
         job = start(2, 150, pace=PACE).ready()
 
-        report = job.strike(faults, 2.0, calm.ledger)
+        report = job.strike(faults, 2.0, calm.digests)
         job.ends()
 
     all_is_well(report, faults)

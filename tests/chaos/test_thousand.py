@@ -39,9 +39,9 @@ def keep(samples: list[dict[str, Any]]) -> None:
 
 def struck(job: Training, seed: int, calm: Training) -> dict[str, Any]:
     """Strike a job, see it end, and return what is worth keeping."""
-    is_kept(job.strike_drawn(seed, "1.5s", KINDS, EACH, calm.ledger))
+    is_kept(job.strike_drawn(seed, "1.5s", KINDS, EACH, calm.digests))
     job.ends()
-    last = job.judged(calm.ledger)
+    last = job.judged(calm.digests)
     is_kept(last, UNSEEN)
     assert last["exact"] is True
     same_books(job.books(), calm.books())

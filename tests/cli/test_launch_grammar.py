@@ -152,7 +152,7 @@ def test_a_batch_file_that_calls_torchrun_runs_under_either(
 
 def test_the_page_about_the_command_line_names_every_option_that_is_not_hidden() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    section = page.partition("## Where one would write torchrun")[2].partition("\n## ")[0]
+    section = page.partition("## Launch ranks like torchrun")[2].partition("\n## ")[0]
 
     for option in OURS.options:
         for name in option.names if not option.hidden else ():

@@ -50,7 +50,7 @@ def test_what_the_weaver_refuses_is_raised_in_its_words(
 
 
 def test_without_a_plane_the_remedy_is_named(home: Path) -> None:
-    for act in (lambda: client.ask("jobs"), lambda: client.tell("status")):
+    for act in (lambda: client.ask("jobs"), lambda: client.ask_control("status")):
         with pytest.raises(NoPlane) as raised:
             act()
         assert str(raised.value) == "no plane runs here; `loom up` starts one"

@@ -29,10 +29,10 @@ class Training:
 
     def __init__(self, folder: Path, world: int, steps: int, pace: float = 0.0, **env: Any) -> None:
         self.folder, self.world, self.steps = folder, world, steps
-        self.out, self.ledger = folder / "out", folder / "ledger"
-        for path in (self.out, self.ledger):
+        self.out, self.digests = folder / "out", folder / "ledger"
+        for path in (self.out, self.digests):
             path.mkdir(parents=True)
-        told = {"OUT": self.out, "LOOM_LEDGER": self.ledger, "STEPS": steps}
+        told = {"OUT": self.out, "LOOM_LEDGER": self.digests, "STEPS": steps}
         told |= {"PACE": pace * slowness(), **env}
         words = [word for name, value in told.items() for word in ("-e", f"{name}={value}")]
         words += ["--policy", "live", "--max-retries", "50"]

@@ -29,7 +29,9 @@ def test_what_few_need_is_not_installed_by_default() -> None:
     for package, extra in EXTRAS.items():
         assert not [line for line in project["dependencies"] if line.startswith(package)]
         assert [line for line in extras[extra] if line.startswith(package)]
-    assert extras["all"] == ["torchloom[plots,postgres,s3,safetensors]"]
+    (every,) = extras["all"]
+    named = set(every.removeprefix("torchloom[").rstrip("]").split(","))
+    assert named == extras.keys() - {"all", "dev", "torch"}
     assert "torchloom[all]" in extras["dev"]
 
 
@@ -88,6 +90,32 @@ def test_a_picture_says_what_to_install(home: Path) -> None:
     assert "NoMatplotlib: a picture needs matplotlib, which is not installed" in done.stderr
     assert "run pip install 'torchloom[plots]', or leave out --out" in done.stderr
     assert not Path("x.png").exists()
+
+
+@pytest.mark.process
+def test_an_export_says_what_to_install(home: Path) -> None:
+    code = "from pathlib import Path; from torchloom.worker.saving.export import write_safetensors"
+
+    done = run(f"{code}; write_safetensors({{}}, {{}}, Path('x.safetensors'))")
+
+    assert "a .safetensors file needs safetensors, which is not installed" in done.stderr
+    assert "run pip install 'torchloom[safetensors]', or export a .pt file" in done.stderr
+    assert not Path("x.safetensors").exists()
+
+
+@pytest.mark.process
+def test_all_but_the_client_of_s3_is_imported_without_extras(home: Path) -> None:
+    done = run(
+        "import importlib, pkgutil, torchloom\n"
+        "run = ('__main__', '.monitor_cli', '.core', 'migrations.env')  # as programs\n"
+        "for module in pkgutil.walk_packages(torchloom.__path__, 'torchloom.'):\n"
+        "    if not module.name.endswith(run):\n"
+        "        try:\n            importlib.import_module(module.name)\n"
+        "        except ImportError as error:\n            print(module.name)\n"
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["torchloom.checkpoint.bucket", "torchloom.checkpoint.s3"]
 
 
 def loom(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":

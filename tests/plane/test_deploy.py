@@ -46,7 +46,7 @@ def address(keys: Credentials, tmp_path: Path) -> Iterator[NatsAddress]:
 def test_the_server_knows_our_credentials_and_listens_at_one_address(
     address: NatsAddress, keys: Credentials
 ) -> None:
-    assert discovery.whose(address, keys) is NatsOwner.OURS
+    assert discovery.owner_of(address, keys) is NatsOwner.OURS
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", address.port), 2)
 

@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.plane import discovery, nats_server
 from torchloom.plane.credentials import Credentials, credentials
-from torchloom.plane.discovery import BadNatsAddress, NatsAddress, NatsOwner, named, whose
+from torchloom.plane.discovery import BadNatsAddress, NatsAddress, NatsOwner, named, owner_of
 
 from .conftest import Server, as_nobody
 
@@ -57,7 +57,7 @@ def test_a_server_that_knows_our_account_is_ours(
 ) -> None:
     one = server("-c", str(keys.folder / "account.conf"))
 
-    assert whose(at(one.port), keys) is NatsOwner.OURS
+    assert owner_of(at(one.port), keys) is NatsOwner.OURS
     assert discovery.answers(at(one.port), keys)
     assert {name: one.counters()[name] for name in NOTHING} == NOTHING
 
@@ -70,7 +70,7 @@ def test_a_server_that_asks_for_nothing_or_for_a_password_is_foreign(
     one = server(*words)
     before = one.counters()
 
-    assert whose(at(one.port), keys) is NatsOwner.FOREIGN
+    assert owner_of(at(one.port), keys) is NatsOwner.FOREIGN
     assert not discovery.answers(at(one.port), keys)
 
     assert one.counters() == before
@@ -84,7 +84,7 @@ def test_the_server_of_another_plane_is_foreign(
     one = server("-c", str(other.folder / "account.conf"))
     before = one.counters()
 
-    assert whose(at(one.port), keys) is NatsOwner.FOREIGN
+    assert owner_of(at(one.port), keys) is NatsOwner.FOREIGN
 
     assert one.counters() == before
 
@@ -119,7 +119,7 @@ def test_a_server_that_takes_more_than_ours_is_foreign(
     answers: tuple[bytes, ...], keys: Credentials
 ) -> None:
     with pretender(answers) as port:
-        assert whose(at(port), keys) is NatsOwner.FOREIGN
+        assert owner_of(at(port), keys) is NatsOwner.FOREIGN
 
 
 @pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-x\r\n", b"INFO [1]\r\n", b"INFO {\r\n"])
@@ -136,7 +136,7 @@ def test_what_speaks_another_language_is_foreign(
 
         thread = threading.Thread(target=serve)
         thread.start()
-        verdict = whose(at(port), keys)
+        verdict = owner_of(at(port), keys)
         thread.join()
 
     assert verdict is NatsOwner.FOREIGN
@@ -145,9 +145,9 @@ def test_what_speaks_another_language_is_foreign(
 def test_nobody_is_nobody(keys: Credentials) -> None:
     port = nats_server.free_port("127.0.0.1")
 
-    assert whose(at(port), keys) is NatsOwner.NONE
-    assert whose(at(port, chosen=False), keys) is NatsOwner.NONE
-    assert whose(NatsAddress("no-such-host.invalid", 4222, chosen=True), keys) is NatsOwner.NONE
+    assert owner_of(at(port), keys) is NatsOwner.NONE
+    assert owner_of(at(port, chosen=False), keys) is NatsOwner.NONE
+    assert owner_of(NatsAddress("no-such-host.invalid", 4222, chosen=True), keys) is NatsOwner.NONE
 
 
 @pytest.mark.process
@@ -158,7 +158,7 @@ def test_what_another_user_put_at_the_usual_port_is_not_even_called(keys: Creden
 
     def ask() -> None:
         os.read(listens[0], 1)
-        verdicts.append(whose(NatsAddress("localhost", port), keys))
+        verdicts.append(owner_of(NatsAddress("localhost", port), keys))
 
     def listen() -> str:
         with socket.create_server(("127.0.0.1", port)) as listener:

@@ -47,7 +47,7 @@ def test_a_plane_has_three_processes_and_tells_each_how_to_reach_the_bus(
         "LOOM_NATS": found["nats"],
         "LOOM_NATS_CREDS": str(keys / "weaver.creds"),
     }
-    assert client.shape(found) == {
+    assert client.shown_status(found) == {
         "url": f"unix://{places.folder()}/weaver.sock",
         "nats": found["nats"],
         "host": os.uname().nodename,
@@ -65,7 +65,7 @@ def test_a_plane_vouches_for_agents_of_other_nodes_and_for_no_second_one_of_its_
     found = planes.up()
     _, key = new_key()
 
-    told = client.tell("admit", agent=agent_of_job("n2", "train-1"), key=key)
+    told = client.ask_control("admit", agent=agent_of_job("n2", "train-1"), key=key)
 
     assert (told["nats"], told["authority"]) == (found["nats"], "")
     assert told["token"].count(".") == 2
@@ -73,7 +73,7 @@ def test_a_plane_vouches_for_agents_of_other_nodes_and_for_no_second_one_of_its_
     names = (os.uname().nodename, "weaver", "a.b", "n2", f"n2.{of_job}")
     for agent, made in (*((name, key) for name in names), (of_job, "x")):
         with pytest.raises(LoomError):
-            client.tell("admit", agent=agent, key=made)
+            client.ask_control("admit", agent=agent, key=made)
 
 
 @pytest.mark.parametrize("killed", PARTS)
@@ -108,7 +108,7 @@ def test_a_plane_that_stays_has_a_server_and_says_where_it_answers(planes: Plane
 def test_a_plane_that_a_job_started_gets_its_server_when_it_is_to_stay(planes: Planes) -> None:
     before = planes.up()
 
-    client.tell("ready", pinned=True)
+    client.ask_control("ready", pinned=True)
 
     found = client.find()
     assert found is not None
@@ -197,7 +197,7 @@ def test_a_pinned_plane_stays_also_when_it_was_pinned_later(planes: Planes) -> N
     found = planes.up(LOOM_PLANE_IDLE="3")  # in which it must be pinned
     assert found["pinned"] is False
 
-    client.tell("ready", pinned=True)
+    client.ask_control("ready", pinned=True)
     begun = time.monotonic()
     until(lambda: time.monotonic() - begun > 4)
 
@@ -227,9 +227,9 @@ def test_parts_can_be_had_alone_and_the_rest_later(planes: Planes) -> None:
     assert set(pids()) == {"nats"}
     first = pids()
 
-    client.tell("ready", only="weaver")
+    client.ask_control("ready", only="weaver")
     assert set(pids()) == {"nats", "weaver"}
-    client.tell("ready")
+    client.ask_control("ready")
 
     assert set(pids()) == {"nats", "weaver", "agent"}
     assert pids()["nats"] == first["nats"]

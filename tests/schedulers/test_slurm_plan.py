@@ -4,12 +4,13 @@ import copy
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchloom.errors import LoomError, UserError
+from torchloom.errors import LoomError, MissingExtra, UserError
 from torchloom.runner.api import get_runner
 from torchloom.schedulers.slurm_scheduler import create_scheduler
 from torchloom.specs.api import AppDef, Resource, RetryPolicy, Workspace, app_to_dict
@@ -49,6 +50,18 @@ def test_where_slurm_is_not_installed_run_says_where_it_must_be_run(
     with pytest.raises(LoomError, match="no sbatch on PATH; run this on a login node"):
         scheduler.schedule(scheduler.submit_dryrun(APP, {}))
     assert list(home.iterdir()) == []
+
+
+def test_checkpoints_in_s3_are_refused_where_the_client_is_not_installed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setenv("LOOM_CHECKPOINTS", "s3://bucket/runs")
+
+    with pytest.raises(MissingExtra, match=r"s3://bucket needs obstore.*'torchloom\[s3\]'"):
+        plan()
+    assert plan(checkpoints="/shared") is not None
+    assert plan(python="/opt/python") is not None  # another interpreter: it may have the client
 
 
 def test_torchxs_options_are_there_with_its_defaults() -> None:

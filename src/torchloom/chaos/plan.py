@@ -1,4 +1,4 @@
-"""What is to happen, and when: read from a file, or drawn from a seed; nothing is touched here."""
+"""Plans of faults, read from a file or drawn from a seed; nothing is injected here."""
 
 import math
 import random
@@ -12,10 +12,10 @@ from torchloom.errors import UserError, nearest, shorten
 
 _T = TypeVar("_T")
 
-CLOSE = 0.1  # seconds: the second of two faults hits what the first has not left yet
-SHARE = 0.2  # of all faults are so close to the one before, at least
+CLOSE = 0.1  # seconds: a close fault hits a job that has not recovered from the one before
+SHARE = 0.2  # least share of close faults
 MOST = 10_000  # faults of a plan
-_MORE = 0.1  # of the others are close all the same, so that nobody can count on where
+_MORE = 0.1  # probability that another fault is close too, so that the positions vary
 _LONGEST = 86_400.0 * 30
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|)")
@@ -24,23 +24,23 @@ _ALWAYS = ("at", "kind")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault to come. What is not said is chosen when it is struck."""
+    """One planned fault. Fields that are not given are chosen when it is injected."""
 
     at: float  # seconds since the series began
     kind: str
     rank: int | None = None
-    lasts: float | None = None  # as long as its kind says, where nobody does
+    lasts: float | None = None  # default: the duration of its kind
     link: str = ""  # IFACE, or NETNS/IFACE
     mb: int | None = None  # to fill, at most
     by: float | None = None  # seconds that a clock jumps
 
-    def said(self) -> dict[str, Any]:
-        """Return it as a plan would say it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fault as an entry of a plan."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 class BadPlan(UserError):
-    """A plan cannot be followed; the message names the fault and the field."""
+    """A plan is invalid; the message names the fault and the field."""
 
     code = "bad_plan"
 
@@ -56,50 +56,50 @@ def read(text: str, source: str = "plan") -> tuple[Fault, ...]:
     import yaml
 
     try:
-        told = yaml.safe_load(text)
+        data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise BadPlan(source, f"not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(told, list) or not told:
+    if not isinstance(data, list) or not data:
         shape = "a list of faults like `- {at: 3.2, kind: kill, rank: 2}`"
-        raise BadPlan(source, f"it must hold {shape}")
-    if len(told) > MOST:
-        raise BadPlan(source, f"{len(told)} faults; at most {MOST} are followed")
-    faults = [_fault(each, f"{source}: fault {n}") for n, each in enumerate(told, 1)]
+        raise BadPlan(source, f"it must be {shape}")
+    if len(data) > MOST:
+        raise BadPlan(source, f"{len(data)} faults; at most {MOST} are allowed")
+    faults = [_fault(each, f"{source}: fault {n}") for n, each in enumerate(data, 1)]
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def _fault(told: Any, where: str) -> Fault:
-    if not isinstance(told, dict):
+def _fault(data: Any, where: str) -> Fault:
+    if not isinstance(data, dict):
         raise BadPlan(where, "it must be a mapping like {at: 3.2, kind: kill, rank: 2}")
     for name in _ALWAYS:
-        if name not in told:
+        if name not in data:
             raise BadPlan(where, f"{name} is missing; write at: SECONDS and kind: NAME")
-    kind = kind_of(str(told["kind"]))
-    _check_names(told, kind, where)
+    kind = kind_of(str(data["kind"]))
+    _check_names(data, kind, where)
     fault = Fault(
-        at=_seconds(told, "at", where, 0.0),
+        at=_seconds(data, "at", where, 0.0),
         kind=kind.name,
-        rank=_count(told, "rank", where, 0),
-        lasts=_seconds(told, "lasts", where, 0.0) if "lasts" in told else None,
-        link=_word(told, "link", where),
-        mb=_count(told, "mb", where, 1),
-        by=_number(told["by"], "by", where) if "by" in told else None,
+        rank=_count(data, "rank", where, 0),
+        lasts=_seconds(data, "lasts", where, 0.0) if "lasts" in data else None,
+        link=_word(data, "link", where),
+        mb=_count(data, "mb", where, 1),
+        by=_number(data["by"], "by", where) if "by" in data else None,
     )
     if "link" in kind.fields and not fault.link:
         raise BadPlan(where, "link is missing; write link: IFACE or link: NETNS/IFACE")
     return fault
 
 
-def _check_names(told: Mapping[Any, Any], kind: FaultKind, where: str) -> None:
+def _check_names(data: Mapping[Any, Any], kind: FaultKind, where: str) -> None:
     known = (*_ALWAYS, *kind.fields)
-    for name in map(str, told):
+    for name in map(str, data):
         if name not in known:
             hint = nearest(name, known) or f"{kind.name} takes {', '.join(known)}"
-            raise BadPlan(where, f"{shorten(name)!r} is no field of {kind.name}; {hint}")
+            raise BadPlan(where, f"{shorten(name)!r} is not a field of {kind.name}; {hint}")
 
 
-def _seconds(told: Mapping[str, Any], name: str, where: str, least: float) -> float:
-    value = told[name]
+def _seconds(data: Mapping[str, Any], name: str, where: str, least: float) -> float:
+    value = data[name]
     if isinstance(value, str) and not value.lstrip().startswith("-"):
         value = seconds(value, f"{where}: {name}")
     found = _number(value, name, where)
@@ -115,17 +115,17 @@ def _number(value: Any, name: str, where: str) -> float:
     return float(value)
 
 
-def _count(told: Mapping[str, Any], name: str, where: str, least: int) -> int | None:
-    if name not in told:
+def _count(data: Mapping[str, Any], name: str, where: str, least: int) -> int | None:
+    if name not in data:
         return None
-    value = told[name]
+    value = data[name]
     if type(value) is not int or not least <= value < 1 << 31:
         raise BadPlan(where, f"{name} is {shorten(str(value))!r}; it must be {least} or more")
     return value
 
 
-def _word(told: Mapping[str, Any], name: str, where: str) -> str:
-    value = told.get(name, "")
+def _word(data: Mapping[str, Any], name: str, where: str) -> str:
+    value = data.get(name, "")
     if not isinstance(value, str) or not value.isprintable() or value.startswith("-"):
         raise BadPlan(where, f"{name} must be a name, not {shorten(repr(value))}")
     return value
@@ -135,7 +135,7 @@ def seconds(text: str, where: str) -> float:
     """Return `5s`, `200ms`, `2m` or a bare number as seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UserError(f"{where}: {shorten(text)!r} is no time; write 5s, 200ms, 2m or 1h")
+        raise UserError(f"{where}: {shorten(text)!r} is not a time; write 5s, 200ms, 2m or 1h")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -151,10 +151,10 @@ def draw(
     until: float = math.inf,
     links: Sequence[str] = (),
 ) -> tuple[Fault, ...]:
-    """Return the faults of a seed: the same one says the same, whoever draws and wherever.
+    """Return the faults of a seed; the same seed gives the same faults on every machine.
 
-    Gaps are exponential with this mean; of any number of faults from the first on, at least a
-    fifth come within 100 ms of the one before, and then at something else where there is a choice.
+    Gaps are exponential with this mean; at least a fifth of the faults come within 100 ms of the
+    one before, and then hit another target if there is one.
     """
     chance, faults, close = random.Random(seed), list[Fault](), 0
     while len(faults) < min(most, MOST):
@@ -177,11 +177,11 @@ def _drawn(
     links: Sequence[str],
     before: Fault | None,
 ) -> Fault:
-    hit = None if before is None else kind_of(before.kind).hits  # and not back by then
+    hit = None if before is None else kind_of(before.kind).hits  # not recovered by then
     kind = _one(chance, [one for one in kinds if one.hits == RANK or one.hits != hit] or kinds)
     others = [rank for rank in ranks if before is None or rank != before.rank]
     rank = _one(chance, others or ranks) if kind.hits == RANK else None
-    length = 0.5 + chance.random()  # drawn in any case: what one kind draws moves no other
+    length = 0.5 + chance.random()  # always drawn, so that one kind does not shift the others
     lasts = None if kind.seconds is None else round(kind.seconds * length, 3)
     link = _one(chance, links) if "link" in kind.fields and links else ""
     return Fault(at=at, kind=kind.name, rank=rank, lasts=lasts, link=link)

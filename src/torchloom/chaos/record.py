@@ -1,8 +1,8 @@
-"""What was done to a job, fault by fault: an append-only file of its run folder.
+"""The record of the faults injected into a job: an append-only file in its run folder.
 
-A fault is written down before it is struck and again whenever more is known of it; of several
-lines with one number the last stands. So one that ends in `planned` was interrupted, and nobody
-knows whether it happened.
+A fault is written before it is injected and again whenever more is known about it; of several
+lines with one number the last counts. A fault whose last line is `planned` was interrupted, and
+whether it happened is unknown.
 """
 
 import errno
@@ -19,19 +19,19 @@ Outcome = Literal["planned", "struck", "missed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was hit."""
+    """The target of a fault."""
 
     what: str  # rank, agent, weaver, nats, postgres, link, shard, disk, clock
     rank: int | None = None
     pid: int | None = None
-    started: str | None = None  # as the kernel says it
+    started: str | None = None  # start time, as the kernel reports it
     node: str = ""
     name: str = ""  # of an interface or a file
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One fault, as far as it is known by now; times are unix seconds."""
+    """One fault and its outcome so far; times are unix seconds."""
 
     n: int
     kind: str
@@ -42,7 +42,7 @@ class Strike:
     undone_at: float | None = None
     outcome: Outcome = "planned"
     why: str = ""
-    recovered_at: float | None = None  # all ranks were up, and went on
+    recovered_at: float | None = None  # all ranks were up and training
     step: int | None = None  # the lowest of the job's ranks before it
     generation: int | None = None
 
@@ -58,7 +58,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class SeriesHead:
-    """How a series began."""
+    """The first line of a series."""
 
     chaos: str
     job: str
@@ -70,7 +70,7 @@ class SeriesHead:
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """A series of faults, and why it ended; nothing when it has not, or nobody could say."""
+    """A series of faults and why it ended; empty if it has not ended or was killed."""
 
     head: SeriesHead | None = None
     strikes: tuple[Strike, ...] = ()
@@ -78,7 +78,7 @@ class Chaos:
 
 
 class FaultLog:
-    """The file, for whoever writes it: a full disk delays a line, it does not lose it."""
+    """The writer of the file; a full disk delays a line but does not lose it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,7 +115,7 @@ def read(path: Path) -> Chaos:
 
 
 def read_all(path: Path) -> tuple[Chaos, ...]:
-    """Return every series of a file, oldest first; a line that a crash has torn is left out."""
+    """Return every series of a file, oldest first; torn lines are skipped."""
     found: list[Chaos] = []
     for line in _lines(path):
         if "chaos" in line:
@@ -140,22 +140,22 @@ def _lines(path: Path) -> Sequence[dict[str, Any]]:
     found = []
     for line in whole:
         try:
-            told = json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             continue  # torn by a crash
-        if isinstance(told, dict):
-            found.append(told)
+        if isinstance(entry, dict):
+            found.append(entry)
     return found
 
 
 def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what only a newer torchloom knows."""
+    """Return the known fields; a newer version may have written more."""
     names = [field.name for field in fields(cls)]
     return {name: data[name] for name in names if name in data}
 
 
 def _write_whole(fd: int, line: bytes) -> None:
-    """Write a line, or nothing of it."""
+    """Write a whole line or nothing."""
     before = os.fstat(fd).st_size
     if os.write(fd, line) < len(line):
         os.ftruncate(fd, before)

@@ -1,4 +1,4 @@
-"""What came of a series of faults: a value, printed for people in 80 columns or as JSON."""
+"""The report of a series of faults, as JSON or as text in 80 columns."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from torchloom.chaos.checker.readers import Struck
 
 WIDTH = 80
 _HEADS = ("KIND", "STRUCK", "BACK", "NAMED", "KNOWN", "p50", "SLOWEST", "AGAIN")
-_EXACT = {True: "the same", False: "others", None: "not compared"}
+_EXACT = {True: "the same", False: "different", None: "not compared"}
 
 EXIT_CODES = {"ok": 0, "not ok": 1, "unknown": 3}
 
@@ -20,8 +20,7 @@ Report = dict[str, Any]
 
 
 def report_of(judged: Judged) -> Report:
-    """Return the whole report; `ok` when every promise is known to be kept and every fault was
-    recovered from."""
+    """Return the report; `ok` if every promise held and the job recovered from every fault."""
     faults = [_fault(judged, *one) for one in judged.faults]
     promises = [
         {"name": one.name, "promise": PROMISES[one.name], "answer": str(one.answer)}
@@ -74,7 +73,7 @@ def _fault(judged: Judged, fault: Struck, name: Name, cost: Cost) -> Report:
 
 
 def _totals(faults: Sequence[Report]) -> Report:
-    """Return the sums; what several faults cost together counts once."""
+    """Return the totals; the common cost of several faults counts once."""
     grown = {one["generation"]: one for one in faults if one["generation"] is not None}
     return {
         "struck": len(faults),
@@ -100,7 +99,7 @@ def _rounded(time: float | None) -> float | None:
     return None if time is None else round(time, 6)
 
 
-# For people.
+# Text.
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -123,20 +122,20 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         if one["named_rightly"] is False or not one["is_recovered"]:
             yield from _wrapped(_complaint(one), 2)
     yield from _wrapped(
-        f"committed steps lost: {totals['committed_steps_lost']}; done again:"
+        f"committed steps lost: {totals['committed_steps_lost']}; repeated:"
         f" {totals['steps_again']}; survivors kept: {totals['survivors_kept']} of"
         f" {totals['survivors']}; bits: {_EXACT[report['exact']]}"
     )
     names = [one["name"] for one in report["promises"] if one["answer"] == PromiseAnswer.UNKNOWN]
     is_unknown = report["verdict"] == "unknown"
-    yield f"nothing was broken; unknown: {', '.join(names)}" if is_unknown else report["verdict"]
+    yield f"nothing broken; unknown: {', '.join(names)}" if is_unknown else report["verdict"]
 
 
 def _complaint(fault: Mapping[str, Any]) -> str:
     what = f"fault {fault['n']} ({fault['kind']})"
     if not fault["is_recovered"]:
-        return f"{what} was not recovered from{': ' if fault['why'] else ''}{fault['why']}"
-    return f"{what} is named wrongly: {fault['why']}"
+        return f"no recovery from {what}{': ' if fault['why'] else ''}{fault['why']}"
+    return f"{what} has a wrong reason: {fault['why']}"
 
 
 def _table(faults: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Strike fault after fault at its time, write each down, and wait until the job has recovered."""
+"""Inject the faults of a plan at their times, record each, and wait until the job has recovered."""
 
 import contextlib
 import fcntl
@@ -18,33 +18,33 @@ from torchloom.chaos.targets import Aim, JobSight, Victim
 from torchloom.chaos.undo import UndoNotes
 from torchloom.errors import UserError
 
-GOES_ON = 2  # steps that all ranks must have taken since they were whole
-_LOOK = 0.1  # seconds between two looks
-_FAREWELL = 1.0  # for a look that nobody answers
+RECOVERED_STEPS = 2  # steps that all ranks must take after a recovery
+_POLL = 0.1  # seconds between two observations
+_JOIN = 1.0  # seconds to wait for an observation without a reply
 LIMIT = 120.0  # seconds for a job to recover
 LOCK = "chaos.lock"
 _TICK = 0.01  # seconds between two turns
 
 
 @dataclass(frozen=True, slots=True)
-class JobLook:
-    """One look at a job: when it was begun, and what was seen, if anybody answered."""
+class TimedSight:
+    """One observation of a job: when it began, and the result if there was a reply."""
 
     at: float
     sight: JobSight | None
 
 
 class Lookout:
-    """Looks at a job beside whoever strikes: a weaver that was killed keeps only this waiting."""
+    """Observes a job in a thread, so that a killed weaver does not delay the series."""
 
     def __init__(self, see: Callable[[], JobSight | None]) -> None:
-        self.last = JobLook(0.0, None)
+        self.last = TimedSight(0.0, None)
         self._see = see
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chaos-lookout", daemon=True)
 
     def __enter__(self) -> Self:
-        self.look()  # the first strike knows what it hits
+        self.look()  # the first fault is recorded with a step
         self._thread.start()
         return self
 
@@ -55,28 +55,28 @@ class Lookout:
         trace: TracebackType | None,
     ) -> None:
         self._over.set()
-        self._thread.join(_FAREWELL)
+        self._thread.join(_JOIN)
 
     def look(self) -> None:
-        """Look once."""
+        """Observe the job once."""
         at = time.monotonic()
-        self.last = JobLook(at, self._see())
+        self.last = TimedSight(at, self._see())
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK):
+        while not self._over.wait(_POLL):
             self.look()
 
 
 class RecoveryWatch:
-    """Decides whether a job has recovered: feed it what was hit, and what is seen since."""
+    """Decides whether a job has recovered, from the faults and the observations since."""
 
     def __init__(self) -> None:
-        self._ended: dict[int, int] = {}  # the processes that must be others, by rank
+        self._ended: dict[int, int] = {}  # pids that must have been replaced, by rank
         self._since: JobSight | None = None
         self._from = 0.0
 
     def hit(self, strike: Strike, now: float) -> None:
-        """Begin anew: something was hit, or what lasted was undone."""
+        """Start over: a fault was injected or undone."""
         self._since, self._from = None, now
         target = strike.target
         if target is None or target.rank is None or target.pid is None:
@@ -84,8 +84,8 @@ class RecoveryWatch:
         if kind_of(strike.kind).ends_rank:
             self._ended[target.rank] = target.pid
 
-    def goes_on(self, look: JobLook) -> bool:
-        """Tell whether all ranks are up, none is one that was ended, and all take steps."""
+    def has_recovered(self, look: TimedSight) -> bool:
+        """Tell whether all ranks are up, ended processes are replaced, and all take steps."""
         sight = look.sight
         if look.at < self._from:
             return False
@@ -96,7 +96,8 @@ class RecoveryWatch:
             self._since = sight
         before = self._since.steps
         return all(
-            (step or 0) >= (before[rank] or 0) + GOES_ON for rank, step in sight.steps.items()
+            (step or 0) >= (before[rank] or 0) + RECOVERED_STEPS
+            for rank, step in sight.steps.items()
         )
 
     def _is_old(self, sight: JobSight) -> bool:
@@ -104,7 +105,7 @@ class RecoveryWatch:
 
 
 class SeriesJudge(Protocol):
-    """Whoever says which promises a job has kept."""
+    """Judges which promises a job has kept."""
 
     def begin(self, head: SeriesHead) -> None: ...
 
@@ -114,9 +115,9 @@ class SeriesJudge(Protocol):
 
 
 class FaultSeries:
-    """One plan, carried out on one job. `run` ends with the plan, the job, or what lasts too long.
+    """Injects one plan into one job. `run` ends with the plan, the job, or a recovery timeout.
 
-    A fault whose time has come is struck whether or not the job has recovered from the one before.
+    A fault is injected at its time, whether or not the job has recovered from the one before.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class FaultSeries:
         head: SeriesHead,
         limit: float = LIMIT,
         until: float = float("inf"),
-        tell: Callable[[Strike], None] = lambda _: None,
+        show: Callable[[Strike], None] = lambda _: None,
         see: Callable[[], JobSight | None] | None = None,
     ) -> None:
         self._victim = victim
@@ -135,22 +136,22 @@ class FaultSeries:
         self._judge = judge
         self._head = head
         self._limit = limit
-        self._until = until  # seconds since the beginning
-        self._tell = tell
+        self._until = until  # seconds since the start
+        self._show = show
         self._log = FaultLog(victim.folder / FILE)
         self._notes = UndoNotes(victim.folder)
         self._begun = 0.0
         self._number = 0
-        self._open: list[Strike] = []  # struck, and not recovered from
+        self._open: list[Strike] = []  # without a recovery yet
         self._undo_at: dict[int, float] = {}
         self._watch = RecoveryWatch()
-        self._last = 0.0  # when something was struck or undone
+        self._last = 0.0  # time of the last fault or undo
         self._lookout = Lookout(see or victim.see)
 
     def run(self) -> Chaos:
-        """Carry the plan out; what lasts is undone whatever happens."""
+        """Run the plan; lasting faults are undone in any case."""
         why = "interrupted"
-        self._notes.undo_all()  # of one that was killed before us
+        self._notes.undo_all()  # of an earlier series that was killed
         self._log.begin(self._head)
         self._judge.begin(self._head)
         try:
@@ -162,7 +163,7 @@ class FaultSeries:
         finally:
             try:
                 self._undo(list(self._undo_at))
-                self._notes.undo_all()  # of a strike that was interrupted in its middle
+                self._notes.undo_all()  # of a fault that was interrupted halfway
             finally:
                 self._log.end(time.time(), why)
         for strike in self._open:
@@ -170,7 +171,7 @@ class FaultSeries:
         return read(self._log.path)
 
     def turn(self) -> str:
-        """Do what is due; return why there is nothing more to be done, once that is so."""
+        """Do what is due; return why the series is over, else an empty text."""
         self._undo([n for n, at in self._undo_at.items() if at <= time.monotonic()])
         if self._is_over():
             return "job over"
@@ -206,21 +207,21 @@ class FaultSeries:
         self._took(struck, found is not None and found.undo is not None)
 
     def _struck(self, planned: Strike, found: Aim | None) -> Strike:
-        """Strike; what nobody could undo is not even begun."""
+        """Inject a fault; one whose undo cannot be written down is refused."""
         if found is not None and found.undo is not None:
             try:
                 self._notes.write(planned.n, found.undo)
             except OSError as error:
-                why = f"cannot write down how to undo it: {error}"
+                why = f"cannot record how to undo it: {error}"
                 return replace(planned, outcome="refused", why=why)
         return actions.strike(planned, found)
 
     def _took(self, struck: Strike, is_noted: bool) -> None:
-        """Go on from what came of a fault: it is waited for, undone later, or nothing of it is."""
+        """Handle the outcome of a fault: wait for recovery, schedule its undo, or undo it now."""
         self._last = time.monotonic()
         if struck.outcome != "struck":
             if is_noted:
-                self._notes.undo(struck.n)  # half of it may have happened
+                self._notes.undo(struck.n)  # it may have happened halfway
             self._judge.judge(struck)
             return
         self._watch.hit(struck, self._last)
@@ -240,14 +241,14 @@ class FaultSeries:
             return strike
         strike = replace(strike, undone_at=time.time())
         self._note(strike)
-        self._watch.hit(strike, self._last)  # what was seen while it lasted does not count
+        self._watch.hit(strike, self._last)  # observations during the fault do not count
         return strike
 
     def _look_after(self) -> str:
-        """See whether the job has recovered; return why no more is to be done, if so."""
+        """Check whether the job has recovered; return why the series is over, if so."""
         if not self._open:
             return ""
-        if not self._undo_at and self._watch.goes_on(self._lookout.last):
+        if not self._undo_at and self._watch.has_recovered(self._lookout.last):
             self._recovered()
         elif time.monotonic() - self._last > self._limit:
             return "not recovered"
@@ -262,26 +263,26 @@ class FaultSeries:
 
     def _note(self, strike: Strike) -> None:
         self._log.note(strike)
-        self._tell(strike)
+        self._show(strike)
 
     def _is_over(self) -> bool:
-        """Ask the job's own record where the weaver does not answer."""
+        """Tell whether the job has ended; from its record if the weaver does not reply."""
         sight = self._lookout.last.sight
         return sight.is_over if sight is not None else self._victim.record().is_over()
 
 
 class AlreadyThere(UserError):
-    """Two series at once would each undo what the other does."""
+    """Another series is running; two would undo each other's faults."""
 
     code = "chaos_already_there"
 
     def __init__(self, job: str) -> None:
-        super().__init__(f"somebody has chaos in {job} already; wait for its end")
+        super().__init__(f"`loom chaos` is already running on {job}; wait for its end")
 
 
 @contextlib.contextmanager
 def alone(victim: Victim) -> Iterator[None]:
-    """Be the only series of a job."""
+    """Hold the lock that makes this the only series of a job."""
     fd = os.open(victim.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

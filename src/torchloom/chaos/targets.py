@@ -1,7 +1,7 @@
-"""Find what is to be hit: a job of this user that runs here, its ranks, and the plane's parts.
+"""Find the targets: a running job of this user, its ranks on this host, and the plane's parts.
 
-A process is known by its pid and its start time, from the run's own record or from the plane's own
-answer; a pid that somebody else has by now is never hit.
+A process is identified by its pid and start time, from the run's record or the plane's reply, so
+that a pid that was reused is never hit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,33 +19,33 @@ from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
 from torchloom.runner.job_lookup import find_job
 
-PATIENCE = 5.0  # seconds for the weaver's answer: whoever was just killed is not there
-_FOR_A_STEP = 30.0  # seconds for the ranks to come to a step
+PATIENCE = 5.0  # seconds for the weaver's reply: it may just have been killed
+_FOR_A_STEP = 30.0  # seconds for the ranks to reach a step
 PARTS = ("agent", "weaver", "nats")
-Undo = Mapping[str, Any]  # what takes a fault away again: `do`, and what that needs to know
+Undo = Mapping[str, Any]  # how to undo a fault: `do` and its parameters
 
 
 class TargetOver(UserError):
-    """Nothing is left to be hit."""
+    """The job has ended."""
 
     code = "job_over"
 
     def __init__(self, job: str, state: str) -> None:
-        super().__init__(f"{job} is over ({state.lower()}); name one that runs, `loom ls` lists")
+        super().__init__(f"{job} has ended ({state.lower()}); name a running job of `loom ls`")
 
 
 class NotYours(UserError):
-    """Somebody else's job is not for us to hurt."""
+    """The job belongs to another user."""
 
     code = "not_yours"
 
     def __init__(self, job: str, owner: str) -> None:
-        super().__init__(f"{job} is {owner}'s; only {owner} may have chaos in it")
+        super().__init__(f"{job} belongs to {owner}; only {owner} may inject faults into it")
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is about to be hit, and how that is taken back."""
+    """The target of a fault, and how to undo it."""
 
     target: Target
     undo: Undo | None = None
@@ -55,7 +55,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class JobSight:
-    """A job as the weaver sees it at one moment."""
+    """A job as the weaver knows it at one moment."""
 
     state: str
     generation: int
@@ -66,7 +66,7 @@ class JobSight:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether every rank is up and has taken a step that is known."""
+        """Tell whether every rank is up and has a known step."""
         known = [step for step in self.steps.values() if step is not None]
         return self.has_plane and self.state == "RUNNING" and 0 < self.size == len(known)
 
@@ -82,17 +82,17 @@ class JobSight:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """The job that faults are for."""
+    """The job into which faults are injected."""
 
     job: str
     folder: Path
 
     def record(self) -> RunRecord:
-        """Return what its launch process says of it now."""
+        """Return the current record of its launch process."""
         return RunFolder(self.folder).record().truth()
 
     def ranks(self) -> dict[int, ProcessIdentity]:
-        """Return the processes of its ranks that live on this host."""
+        """Return the live processes of its ranks on this host."""
         here = host_name()
         found: dict[int, ProcessIdentity] = {}
         for rank in self.record().ranks:
@@ -103,7 +103,7 @@ class Victim:
 
     @contextmanager
     def logged(self, log: str) -> Iterator[str]:
-        """Have the ranks write a step digest log of this name meanwhile; yield why not, if so."""
+        """Make the ranks write a step digest log of this name; yield why not, if that failed."""
         why = self._log(log)
         try:
             yield why
@@ -118,10 +118,10 @@ class Victim:
         except (LoomError, OSError) as error:
             return f"no step digest log: {error}"
         is_on = answer["state"] == "applied"
-        return "" if is_on else f"no step digest log: no step began within {_FOR_A_STEP:g} s"
+        return "" if is_on else f"no step digest log: no step within {_FOR_A_STEP:g} s"
 
     def see(self) -> JobSight | None:
-        """Return how the weaver sees it; nothing while that does not answer."""
+        """Return the job as the weaver knows it; None while the weaver does not reply."""
         try:
             status = plane.ask("status", PATIENCE)
             return _sight(plane.ask("job", PATIENCE, job=self.job), status)
@@ -130,7 +130,7 @@ class Victim:
 
 
 def find(reference: str | None) -> Victim:
-    """Return the job that is meant, if it may be hurt."""
+    """Return the job, if faults may be injected into it."""
     record = find_job(reference)
     if record.owner and record.owner != (me := settings.user_name()):
         raise NotYours(record.id, record.owner or me)
@@ -140,7 +140,7 @@ def find(reference: str | None) -> Victim:
 
 
 def part(name: str) -> ProcessIdentity | None:
-    """Return the process that is this part of the plane now; nothing where there is none."""
+    """Return the process of a part of the plane; None if it is not running."""
     try:
         found = plane.find()
     except (LoomError, OSError):
@@ -152,7 +152,7 @@ def part(name: str) -> ProcessIdentity | None:
 def target_of(
     what: str, process: ProcessIdentity, rank: int | None = None, name: str = ""
 ) -> Target:
-    """Return how a process is written down that is hit."""
+    """Return a process as the target of a fault."""
     return Target(what, rank, process.pid, process.started, process.host, name)
 
 

@@ -1,7 +1,7 @@
-"""A small process that undoes what faults have left when whoever made them is gone.
+"""A process that undoes lasting faults if the process that injected them has ended.
 
-It waits for the end of a pipe: the kernel closes that when its parent ends, however that was. It
-leads a session of its own, so that what ends the parent does not end it too.
+It waits for the end of a pipe, which the kernel closes when its parent ends in any way. It has its
+own session, so that a signal to the parent's group does not end it too.
 """
 
 import json
@@ -18,28 +18,28 @@ from torchloom.chaos.targets import Undo
 from torchloom.errors import Failure, LoomError
 
 FOLDER = "chaos-undo"
-_FAREWELL = 90.0  # seconds for what it may have to undo
+_EXIT_TIMEOUT = 90.0  # seconds for the undo of everything
 _MODULE = "torchloom.chaos.undo"
 _READY = b"\n"
 
 
 class NotUndone(Failure):
-    """Something of a fault is still there."""
+    """A fault could not be undone."""
 
     code = "not_undone"
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"a fault could not be undone: {why}; {path} says what it was")
+        super().__init__(f"a fault could not be undone: {why}; {path} describes it")
 
 
 class UndoNotes:
-    """The notes of one job."""
+    """The notes of one job on how to undo its faults."""
 
     def __init__(self, run: Path) -> None:
         self.folder = run / FOLDER
 
     def write(self, number: int, undo: Undo) -> None:
-        """Have it on the disk, whole, how a fault is undone."""
+        """Write a note to disk atomically."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         path = self._path(number)
         partial = path.with_suffix(".partial")
@@ -50,7 +50,7 @@ class UndoNotes:
         partial.replace(path)
 
     def undo(self, number: int) -> None:
-        """Undo one fault; nothing when that was done before."""
+        """Undo one fault, unless that was done before."""
         path = self._path(number)
         try:
             note = json.loads(path.read_text())
@@ -63,7 +63,7 @@ class UndoNotes:
         path.unlink(missing_ok=True)
 
     def undo_all(self) -> list[int]:
-        """Undo whatever there is, the newest first; return which. What fails is raised at last."""
+        """Undo all faults, the newest first; return their numbers. Errors are raised at the end."""
         done, failed = list[int](), list[NotUndone]()
         for number in sorted(self._numbers(), reverse=True):
             try:
@@ -88,7 +88,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class Guardian:
-    """The guardian of a series: it is there when the block begins, and gone behind it."""
+    """Runs the undo process of a series for the duration of a `with` block."""
 
     def __init__(self, run: Path) -> None:
         self._words = [sys.executable, "-P", "-m", _MODULE, str(run)]
@@ -101,7 +101,7 @@ class Guardian:
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != _READY:
-            raise Failure("no process could be started that undoes faults; nothing was begun")
+            raise Failure("the undo process could not be started; no fault was injected")
         return self
 
     def __exit__(
@@ -114,7 +114,7 @@ class Guardian:
         if process is not None and process.stdin is not None and process.stdout is not None:
             process.stdin.close()
             process.stdout.close()
-            process.wait(_FAREWELL)
+            process.wait(_EXIT_TIMEOUT)
 
     @property
     def pid(self) -> int | None:
@@ -122,7 +122,7 @@ class Guardian:
 
 
 def main(run: str) -> int:
-    """Wait until nobody holds the other end, then undo what is left."""
+    """Wait until the other end of stdin is closed, then undo what is left."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     sys.stdout.buffer.write(_READY)

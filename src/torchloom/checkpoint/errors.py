@@ -1,4 +1,4 @@
-"""What can go wrong with what is saved, as one tree.
+"""Errors of checkpoints, as one tree.
 
 CheckpointError
 ├── BadManifest         a manifest that no commit of ours can have written
@@ -68,7 +68,7 @@ class Incomplete(CheckpointError):
 
 
 class Damaged(CheckpointError):
-    """A committed checkpoint is not what was committed; an older one has to do."""
+    """A committed checkpoint has changed since; an older one must be used."""
 
     code = "damaged_checkpoint"
 

@@ -1,4 +1,4 @@
-"""How checkpoints are named: the step as a number, the draft by who writes it, a shard by its rank.
+"""Names of checkpoints: the step as a number, the draft by its writer, a shard by its rank.
 
 Names are read strictly: what these functions did not make is not a checkpoint, so no name from
 outside reaches a path. Steps are compared as numbers; the names do not sort.

@@ -58,7 +58,7 @@ class Disk:
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
 
     def lock(self, descriptor: int) -> None:
-        """Wait for the lock; closing the descriptor, or dying, gives it back."""
+        """Wait for the lock; it is released when the descriptor is closed or the process ends."""
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def close(self, descriptor: int) -> None:
@@ -79,7 +79,7 @@ class Disk:
         return os.readv(descriptor, [view])
 
     def sync(self, descriptor: int) -> None:
-        """Come back when the file, or the names in the folder, would survive a power cut."""
+        """Return when the file, or the names in the folder, would survive a power cut."""
         os.fsync(descriptor)
 
     def size(self, descriptor: int) -> int:

@@ -35,7 +35,7 @@ Facts = Mapping[str, Any]
 
 
 class NotElsewhere(UserError):
-    """This is asked of the plane of one's own host alone."""
+    """Only the plane of this host answers this."""
 
     code = "not_elsewhere"
 
@@ -62,7 +62,7 @@ def client(**words: float) -> "Client":
 
 
 def ask(name: str, timeout: float | None = 30.0, **facts: Any) -> Any:
-    """Ask whichever plane was chosen, and return its answer."""
+    """Ask the chosen plane, and return its answer."""
     if not is_elsewhere():
         from torchloom.client import plane
 
@@ -72,9 +72,9 @@ def ask(name: str, timeout: float | None = 30.0, **facts: Any) -> Any:
 
 
 def settle(name: str, on_wait: Callable[[str], None], **facts: Any) -> Any:
-    """Have whichever plane was chosen change something, once; return its answer, however late.
+    """Have the chosen plane change something once; return its answer, however late.
 
-    A plane of this host that goes away meanwhile is asked again, under the same id.
+    A plane of this host that ends meanwhile is asked again, under the same id.
     """
     if is_elsewhere():
         return ask(name, None, **facts)
@@ -139,7 +139,7 @@ def _jobs(other: "Client", facts: Facts) -> list[dict[str, Any]]:
 
 
 def _events(other: "Client", facts: Facts) -> dict[str, Any]:
-    """Return the last that happened to a job; where none is named, to those that are not over."""
+    """Return the last events of a job; without a job, of those that are not over."""
     job, limit = facts.get("job"), facts.get("limit") or _EVENTS
     jobs = [job] if job else _active(other)
     found = [event for name in jobs for event in other.newest(name, limit)]

@@ -1,10 +1,10 @@
-"""What can go wrong when a plane is asked, with the way out."""
+"""Errors of requests to a plane, with their remedies."""
 
 from torchloom.errors import Failure, LoomError, UserError
 
 
 class NoPlane(Failure):
-    """Nothing runs here that could answer."""
+    """No plane runs here."""
 
     code = "no_plane"
 
@@ -13,7 +13,7 @@ class NoPlane(Failure):
 
 
 class PlaneLost(Failure):
-    """The plane is there and does not answer, or went away while it did."""
+    """The plane is there and does not answer, or ended before it did."""
 
     code = "plane_lost"
 
@@ -22,7 +22,7 @@ class PlaneLost(Failure):
 
 
 class PlaneSilent(PlaneLost):
-    """The plane took the question and did not answer in time."""
+    """The plane received the request and did not answer in time."""
 
     code = "plane_silent"
 
@@ -42,7 +42,7 @@ class Unreachable(PlaneLost):
 
 
 class PlaneNotStarted(Failure):
-    """A plane was to be started and could not live."""
+    """A plane was started and did not come up."""
 
     code = "plane_not_started"
 

@@ -45,7 +45,7 @@ class Refused(UserError):
 
 
 class PlaneFailed(Failure):
-    """The plane could not do what was right to ask."""
+    """The plane failed to carry out a valid request."""
 
     code = "plane_failed"
 
@@ -98,7 +98,7 @@ class Client:
         return self._one("GET", "/api/plane")
 
     def me(self) -> dict[str, Any]:
-        """Return who is asking, and as what."""
+        """Return the user of this token and their role."""
         return self._one("GET", "/api/me")
 
     def login(self, code: str, label: str = "") -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Client:
         return self._one("DELETE", f"/api/jobs/{_part(job)}", params=_given(reason=reason or None))
 
     def command(self, job: str, verb: str, key: str = "", **facts: Any) -> dict[str, Any]:
-        """Have a running job do something: `set` with `values`, `pause`, `resume`, `stop`, ..."""
+        """Send a command to a running job: `set` with `values`, `pause`, `resume`, `stop`, ..."""
         asked = {"verb": verb, **_given(**facts)}
         return self._one("POST", f"/api/jobs/{_part(job)}/commands", json=asked, key=key)
 
@@ -188,7 +188,7 @@ class Client:
         return self.command(job, "set", values=dict(values), **facts)
 
     def commands(self, job: str) -> Iterator[dict[str, Any]]:
-        """Yield what was asked of a job, in order."""
+        """Yield the commands of a job, in order."""
         return self._pages(f"/api/jobs/{_part(job)}/commands")
 
     def checkpoints(self, job: str) -> Iterator[dict[str, Any]]:
@@ -203,17 +203,17 @@ class Client:
         return self._one("DELETE", f"/api/jobs/{_part(job)}/checkpoints/{step}", params=asked)
 
     def events(self, job: str) -> Iterator[dict[str, Any]]:
-        """Yield what happened to a job."""
+        """Yield the events of a job."""
         return self._pages(f"/api/jobs/{_part(job)}/events")
 
     def newest(self, job: str, limit: int) -> list[dict[str, Any]]:
-        """Return the last that happened to a job, by time."""
+        """Return the last events of a job, by time."""
         path, params = f"/api/jobs/{_part(job)}/events", {"limit": min(limit, _MOST)}
         found: list[dict[str, Any]] = self._one("GET", path, params=params)["items"]
         return found
 
     def knobs(self, job: str) -> list[dict[str, Any]]:
-        """Return what of a job can be changed, and its values."""
+        """Return the knobs of a job and their values."""
         return list(self._pages(f"/api/jobs/{_part(job)}/knobs"))
 
     def metrics(self, job: str, **filters: Any) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Client:
         return self._one("GET", "/api/devices")
 
     def device_event(self, device: str, state: str, **facts: Any) -> dict[str, Any]:
-        """Say what happened to a device."""
+        """Report an event of a device."""
         event = {"state": state, **_given(**facts)}
         return self._one("POST", f"/api/devices/{quote(device)}/events", json=event)
 
@@ -326,7 +326,7 @@ class Client:
 
 
 def address(url: str) -> str:
-    """Return where a plane is called; without TLS only on this host, for a token goes there."""
+    """Return a plane's base URL; without TLS only on this host, for tokens are sent to it."""
     try:
         parts = urlsplit(url.strip())
         host, _ = parts.hostname, parts.port

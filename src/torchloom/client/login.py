@@ -1,4 +1,4 @@
-"""Another plane that this user has chosen: its address, a token for it, and how it is known."""
+"""The plane on another host that this user has chosen: its address, token and fingerprint."""
 
 import contextlib
 import json
@@ -137,7 +137,7 @@ def pinned(url: str, fingerprint: str) -> str:
 
 
 def enter(url: str, secret: str, fingerprint: str = "", authority: str = "") -> Login:
-    """Return a plane that lets us in by a token, or by a link whose code is used up by this."""
+    """Return a plane that accepts us by a token, or by a link whose code this uses up."""
     kept = trust.plain(fingerprint) if authority else ""
     token = _code_or_token(url, secret.strip())
     if not token.startswith(_TOKEN):
@@ -150,7 +150,7 @@ def enter(url: str, secret: str, fingerprint: str = "", authority: str = "") -> 
 
 
 def _code_or_token(url: str, secret: str) -> str:
-    """Return what of a pasted secret is sent; a link of another plane is not for this one."""
+    """Return the code or token in a pasted secret; a link of another plane is refused."""
     link, mark, code = secret.partition("#")
     if not mark:
         if not secret:

@@ -1,4 +1,4 @@
-"""The plane of this user on this host, as a command or a program sees it: find, ask, watch, start.
+"""Find, start, ask and watch the plane of this user on this host.
 
 Everything here blocks, needs the standard library alone and is imported in a few milliseconds.
 """
@@ -121,13 +121,13 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
 
 
 def find() -> dict[str, Any] | None:
-    """Return how this user's plane is, or nothing when none runs here."""
+    """Return the status of this user's plane, or nothing when none runs here."""
     try:
         with calls.call(places.control(), PATIENCE) as channel:
             return _checked(calls.answer(channel, calls.question("status", {})))
     except PlaneSilent:
         raise
-    except (OSError, PlaneLost):  # not there, or on its way out
+    except (OSError, PlaneLost):  # not there, or ending
         return None
 
 
@@ -150,12 +150,12 @@ def page_of(job: str) -> str:
         return ""
 
 
-def shape(found: dict[str, Any]) -> dict[str, Any]:
-    """Return of how a plane is what `loom up --status --json` prints."""
+def shown_status(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a status that `loom up --status --json` prints."""
     return {name: found[name] for name in _SHAPE}
 
 
-def tell(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
+def ask_control(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the process that keeps the plane alive: `status`, `ready`, `leave`."""
     try:
         channel = calls.call(places.control(), PATIENCE)
@@ -178,11 +178,11 @@ def settle(
     soon: float | None = _SOON,
     **facts: Any,
 ) -> Any:
-    """Ask for a change, again and again until its outcome is known; return the answer.
+    """Request a change, and retry until its outcome is known; return the answer.
 
-    `key` or `id` among the facts has the weaver do it once, however often it is asked. A plane that
-    ended meanwhile is started again. `on_wait` is called with the reason whenever the answer takes
-    long; it may raise.
+    With `key` or `id` among the facts the weaver does it once, however often it is asked. If the
+    plane ended meanwhile it is started again. `on_wait` is called with the reason whenever the
+    answer takes long; it may raise.
     """
     asked, was_there = calls.question(name, facts), False
     while True:
@@ -265,7 +265,7 @@ def leave(timeout: float = PATIENCE) -> bool:
 
 
 def find_or_start(wait: bool = True, **options: Any) -> dict[str, Any] | None:
-    """Return how the plane is, after starting one in the background where there is none.
+    """Return the status of the plane, after starting one in the background if there is none.
 
     Without `wait` nothing is returned: a plane that is not there is being started.
     """
@@ -280,13 +280,13 @@ def find_or_start(wait: bool = True, **options: Any) -> dict[str, Any] | None:
             calls.answer(channel, calls.question("ready", options))
     except PlaneSilent:
         raise
-    except (OSError, PlaneLost):  # there is none, or it was on its way out
+    except (OSError, PlaneLost):  # there is none, or it was ending
         start_plane(wait, options)
     return find() if wait else None
 
 
 def _checked(found: dict[str, Any]) -> dict[str, Any]:
-    """Return how a plane is, if it is the one of our state folder."""
+    """Return the status of a plane, if it is the one of our state folder."""
     if (home := str(settings.loom_home())) != found["home"]:
         raise NoPlane(
             f"the plane in {places.folder()} is that of {found['home']}, not of {home}; "
@@ -296,7 +296,7 @@ def _checked(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weaver(timeout: float | None) -> "socket.socket":
-    """Call the weaver; while the plane starts it again, wait a moment."""
+    """Connect to the weaver; while the plane restarts it, wait a moment."""
     deadline = time.monotonic() + _RESTART
     while True:
         try:

@@ -1,4 +1,4 @@
-"""How a server elsewhere is known: by its authority, whose fingerprint a person compared once."""
+"""Trust in a server on another host: its authority, whose fingerprint a person compared once."""
 
 import hashlib
 import hmac
@@ -40,7 +40,7 @@ class OtherFingerprint(Failure):
 
 
 def fingerprint(authority: str) -> str:
-    """Return by what people compare a certificate: the SHA-256 of it."""
+    """Return the SHA-256 of a certificate, by which people compare it."""
     import ssl
 
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority)).hexdigest()
@@ -86,7 +86,7 @@ def checked(url: str, authority: str, expected: str) -> str:
 
 
 def context(authority: str) -> "ssl.SSLContext":
-    """Return how a connection is made that believes this authority and no other."""
+    """Return a TLS context that trusts this authority and no other."""
     import ssl
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks names and certificates

@@ -1,4 +1,4 @@
-"""A component, as the finder hands it out, and what can be wrong with one."""
+"""Components by name, and what can be wrong with one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

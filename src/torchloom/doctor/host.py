@@ -1,4 +1,4 @@
-"""Which accelerators the kernel offers, whether their driver answers, and what a mask hides."""
+"""Check limits, clock and accelerators: drivers, and devices that a mask hides."""
 
 import contextlib
 import ctypes

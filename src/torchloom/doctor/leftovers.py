@@ -67,12 +67,7 @@ class JobProcesses:
             record = RunFolder(self.home / "runs" / job).record().truth()
         except OSError:
             return Fate.UNKNOWN
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ):  # damaged: it has no owner any more
+        except (ValueError, KeyError, TypeError, AttributeError):  # the record is damaged
             return Fate.OVER
         return Fate.OVER if record.is_over() else Fate.LIVING
 

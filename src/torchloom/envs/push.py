@@ -1,4 +1,4 @@
-"""Bring a packed environment to many hosts: send as a tree, verify, unpack, move into place."""
+"""Send a packed environment to many hosts as a tree, verify, unpack, move into place."""
 
 import secrets
 import time
@@ -10,9 +10,7 @@ from pathlib import Path
 from torchloom.envs.remote import CLEAN, INSTALL, RECEIVE, SERVE, SERVED, RemoteResult, Ssh
 
 HERE = ""  # the machine that started it, a source like any other
-_STRIKES = (
-    2  # hosts that a source failed to serve and another served, before it is not used any more
-)
+_STRIKES = 2  # hosts that a source failed to serve and another served, before it is dropped
 MOST = 128  # transfers and installations at one time
 _POLL = 0.2  # seconds: a Ctrl-C just before a wait takes effect only when the wait ends
 

@@ -50,9 +50,7 @@ _GLUED: Mapping[str, Goal] = {"loss": "min", "error": "min", "accuracy": "max", 
 _WORD = re.compile(r"[A-Za-z]+")
 _HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of a word such as trainLoss
 _RATE = re.compile(r"/ ?s(ec(ond)?)?$")
-_WEAK = frozenset(
-    {"score", "success"}
-)  # count for nothing beside another known word, as in fid_score
+_WEAK = frozenset({"score", "success"})  # ignored beside another known word, as in fid_score
 _NO_RESULT = frozenset({"scale", "weight", "coef", "coefficient"})  # loss_scale is no loss
 _NUMBERED = frozenset({"f", "r", "top"})  # are one only with a number: f1, r2, top5
 

@@ -19,12 +19,12 @@ from torchloom.plane.credentials import credentials
 from torchloom.plane.parts import COMMANDS, PlaneOptions
 from torchloom.plane.process import Plane, complaint
 
-_LIMIT = 20.0  # seconds for a plane that leaves to be gone
+_LIMIT = 20.0  # seconds for a plane that is ending to be gone
 _POLL = 0.02
 
 
 class HomeUnusable(Failure):
-    """The plane cannot keep what it must remember."""
+    """The plane cannot write to its state folder."""
 
     code = "home_unusable"
 
@@ -61,7 +61,7 @@ def main(words: Sequence[str], commands: Mapping[str, tuple[str, ...]] = COMMAND
 
 @contextlib.contextmanager
 def _alone() -> Iterator[bool]:
-    """Hold both locks; yield false when a plane that takes calls has one. One that leaves may go.
+    """Hold both locks; yield false when a plane that answers has one. Wait for one that is ending.
 
     One lock lies with the sockets, the other in the state folder: shells with different runtime
     folders would each get the first.

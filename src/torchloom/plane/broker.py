@@ -1,4 +1,4 @@
-"""Which NATS a plane uses: one that is there and is ours, or one of its own."""
+"""Which NATS server a plane uses: an existing one that is ours, or one of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torchloom.settings import LOOPBACK
 
 
 class NoBroker(Failure):
-    """The NATS that is wanted cannot be used, and no other is."""
+    """The requested NATS server cannot be used, and no other may be."""
 
     code = "no_broker"
 
@@ -42,7 +42,7 @@ def find(options: PlaneOptions, keys: Credentials, env: Mapping[str, str]) -> Br
         return _of_another(keys)
     address = discovery.named(env)
     authority = Path(env[AUTHORITY_VARIABLE]) if env.get(AUTHORITY_VARIABLE) else None
-    verdict = discovery.whose(address, keys, authority)
+    verdict = discovery.owner_of(address, keys, authority)
     if verdict is NatsOwner.OURS:
         return Broker(address, embedded=False, authority=authority)
     if options.only == WEAVER:
@@ -63,14 +63,14 @@ def _of_another(keys: Credentials) -> Broker:
         raise Failure("no plane of this LOOM_HOME serves other hosts; `loom up --host ADDR` does")
     address = discovery.named({ADDRESS_VARIABLE: str(card["nats"])})
     authority = Path(card["authority"]) if card.get("authority") else None
-    verdict = discovery.whose(address, keys, authority)
+    verdict = discovery.owner_of(address, keys, authority)
     if verdict is not NatsOwner.OURS:
         raise NoBroker(address, verdict, f"is the plane on {card.get('host')} up?")
     return Broker(address, embedded=False, authority=authority)
 
 
 def _where_chosen(address: NatsAddress) -> Broker:
-    """Take the free place that the user named, if it is on this host."""
+    """Use the free address that the user named, if it is on this host."""
     if not address.is_local or address.tls:
         raise NoBroker(address, NatsOwner.NONE, "start it, or unset LOOM_NATS and torchLoom_ADDR")
     host = LOOPBACK if address.host != "::1" else address.host

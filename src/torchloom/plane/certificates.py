@@ -1,6 +1,6 @@
 """How other hosts know the plane's servers: an authority made once, and what it vouches for.
 
-The authority's certificate travels with an agent's credentials, and no other is believed. Keys are
+The authority's certificate is sent with an agent's credentials, and no other is trusted. Keys are
 of the one kind that every browser takes, too (ECDSA on P-256).
 """
 
@@ -30,7 +30,7 @@ _NAME = "torchloom authority"
 
 
 class BadHost(UserError):
-    """What was given as an address cannot be listened at."""
+    """A server cannot listen at this address."""
 
     code = "bad_host"
 
@@ -39,7 +39,7 @@ class BadHost(UserError):
 
 
 def certificate(folder: Path, host: str) -> Certificate:
-    """Return what a server at this address shows: a fresh certificate of our own authority."""
+    """Return a fresh certificate of our own authority for a server at this address."""
     addresses = check_host(host)
     authority_key, authority = _authority(folder / "authority")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -51,14 +51,14 @@ def certificate(folder: Path, host: str) -> Certificate:
 
 
 def fingerprint(authority: Path) -> str:
-    """Return by what people compare an authority: the SHA-256 of its certificate."""
+    """Return the SHA-256 of an authority's certificate, by which people compare it."""
     import ssl
 
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.read_text())).hexdigest()
 
 
 def check_host(host: str) -> list[str]:
-    """Return the addresses of a name of this host; all addresses at once are never listened at."""
+    """Return the addresses of a name of this host; the wildcard address is refused."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         addresses = sorted({str(entry[4][0]) for entry in found})
@@ -73,7 +73,7 @@ def check_host(host: str) -> list[str]:
 
 
 def _authority(folder: Path) -> tuple[Key, Path]:
-    """Return the authority's key and certificate; made at first, both or none."""
+    """Return the authority's key and certificate; both are made at the first start."""
     if not folder.exists():
         aside = folder.with_name(f"authority.new-{os.getpid()}")
         shutil.rmtree(aside, ignore_errors=True)

@@ -57,12 +57,12 @@ def sign(seed: str, data: bytes) -> bytes:
 
 
 def operator_token(operator: str, name: str) -> str:
-    """Return the token by which an operator vouches for itself."""
+    """Return the self-signed token of an operator."""
     return _token(operator, public(operator), name, {"type": "operator"})
 
 
 def account_token(operator: str, account: str, name: str) -> str:
-    """Return the token by which an operator vouches for an account; nothing in it is limited."""
+    """Return the token of an account, signed by the operator, without limits."""
     limits = dict.fromkeys(
         ("subs", "data", "payload", "imports", "exports", "conn", "leaf"), _UNLIMITED
     )
@@ -73,7 +73,7 @@ def account_token(operator: str, account: str, name: str) -> str:
 def user_credentials(
     account: str, name: str, rights: Mapping[str, Any], lifetime: float | None = None
 ) -> str:
-    """Return the text of a file by which a new user connects: the account's token and a key."""
+    """Return the text of a credentials file for a new user: a token and a key."""
     seed = _seed(nkeys.PREFIX_BYTE_USER)
     token = user_token(account, public(seed), name, rights, lifetime)
     return (
@@ -85,7 +85,7 @@ def user_credentials(
 def user_token(
     account: str, key: str, name: str, rights: Mapping[str, Any], lifetime: float | None = None
 ) -> str:
-    """Return the token by which an account vouches for a user, known by its public key."""
+    """Return the token of a user, by its public key, signed by the account."""
     limits = dict.fromkeys(("subs", "data", "payload"), _UNLIMITED)
     facts = {"type": "user", "allowed_connection_types": ["STANDARD"], **limits, **rights}
     return _token(account, key, name, facts, lifetime)
@@ -142,7 +142,7 @@ _RIGHTS = {
         (f"{subjects.PREFIX}.door.*", subjects.DEVICE_EVENTS, subjects.DEVICE_ALERTS),
         (f"{subjects.inbox(DOOR)}.>",),
     ),
-    PROBE: rights((), ()),  # may come in and do nothing there
+    PROBE: rights((), ()),  # may connect, and nothing else
 }
 
 
@@ -170,11 +170,11 @@ class Credentials:
         return self._read("account.conf")
 
     def user(self, name: str) -> Path:
-        """Return the file by which one of our own users connects."""
+        """Return the credentials file of one of our own users."""
         return self.folder / f"{name}.creds"
 
     def agent(self, agent_id: str) -> Path:
-        """Return the file by which one agent connects; it is made when it is asked for first."""
+        """Return the credentials file of one agent; it is made at the first call."""
         path = self.folder / "agents" / f"{agent_id}.creds"
         if not path.exists():
             text = self.sign_agent(agent_id)
@@ -221,7 +221,7 @@ def _agent_rights(agent_id: str) -> dict[str, Any]:
 
 
 def strangers_credentials() -> str:
-    """Return credentials in which no server of ours can believe; others at every call."""
+    """Return new credentials that no server of ours accepts."""
     return user_credentials(account_seed(), PROBE, _RIGHTS[PROBE])
 
 
@@ -238,7 +238,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Make all keys aside, then give them their name; of two who do so at once one wins."""
+    """Make all keys in a temporary folder, then rename it; of two processes one wins."""
     aside = folder.with_name(f"keys.new-{os.uname().nodename}-{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
@@ -260,7 +260,7 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _move_into(folder: Path, aside: Path) -> None:
-    """Give the keys to a folder that has only the key of secrets; one process does so."""
+    """Move the keys into a folder that has only the key of secrets; one process succeeds."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -59,7 +59,7 @@ def _owners(port: int) -> set[int]:
 
 
 class NatsOwner(Enum):
-    """Whose the server at an address is."""
+    """Who owns the server at an address."""
 
     NONE = "no server answers"
     FOREIGN = "it does not know our credentials"
@@ -67,7 +67,7 @@ class NatsOwner(Enum):
 
 
 class BadNatsAddress(UserError):
-    """What names the server is no address of one."""
+    """This is no address of a NATS server."""
 
     code = "bad_address"
 
@@ -107,8 +107,8 @@ def named(env: Mapping[str, str]) -> NatsAddress:
     return NatsAddress(parts.hostname, port, parts.scheme == "tls", bool(text))
 
 
-def whose(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> NatsOwner:
-    """Return whose the server at an address is; nothing is written there, whatever it is."""
+def owner_of(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> NatsOwner:
+    """Return the owner of the server at an address; nothing is published there."""
     if not address.chosen and address.is_local and not trustworthy(address.port):
         return NatsOwner.FOREIGN if listens(address.port) else NatsOwner.NONE
     ours = keys.user(PROBE).read_text()
@@ -124,7 +124,7 @@ def whose(address: NatsAddress, keys: Credentials, authority: Path | None = None
 
 
 def answers(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> bool:
-    """Tell whether our own server is up: it takes our credentials."""
+    """Tell whether our own server is up: it accepts our credentials."""
     try:
         return _enters(address, keys.user(PROBE).read_text(), authority)
     except (OSError, ValueError):
@@ -140,7 +140,7 @@ def _listens(address: NatsAddress) -> bool:
 
 
 def _enters(address: NatsAddress, credentials: str | None, authority: Path | None) -> bool:
-    """Tell whether the server lets us in with these credentials, or with none."""
+    """Tell whether the server accepts a connection with these credentials, or with none."""
     with _call(address, authority) as (channel, info):
         if not info.get("auth_required") or not info.get("nonce"):
             return credentials is None  # it accepts anyone, or asks for a password

@@ -31,7 +31,7 @@ def hold(path: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def hold_home(path: Path, place: Path) -> Iterator[bool]:
-    """Hold the lock of a state folder on this host, and let it name the folder of the sockets.
+    """Hold the lock of a state folder on this host, and write the folder of the sockets into it.
 
     Shells of one user may disagree about the folder of sockets, but two planes must not share one
     database. Yields false when another plane has it. The name stays when the plane has ended: the
@@ -62,7 +62,7 @@ def _name(fd: int, place: Path) -> None:
 
 @contextlib.contextmanager
 def hold_name(path: Path) -> Iterator[bool]:
-    """Hold a name of this host's kernel, for file systems without locks; false if it is taken.
+    """Hold an abstract socket name, for file systems without locks; false if it is taken.
 
     A name that another user took means nothing for our planes.
     """
@@ -104,7 +104,7 @@ def _locked(path: Path) -> int | None:
             raise
         if _is_named(fd, path):
             return fd
-        os.close(fd)  # a cleaner of old files took the name away in between
+        os.close(fd)  # a cleaner of old files removed the name in between
 
 
 def _is_named(fd: int, path: Path) -> bool:

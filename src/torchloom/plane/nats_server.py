@@ -1,6 +1,6 @@
 """The NATS server that comes with us: where it is, its configuration, what it may do.
 
-It has no JetStream, no monitoring port, no WebSocket and no door without credentials.
+It has no JetStream, no monitoring port, no WebSocket and no access without credentials.
 """
 
 import json
@@ -20,7 +20,7 @@ _MOST_LOGS = 2  # files: the log and the one before
 
 
 class NoServer(Failure):
-    """There is no program to start."""
+    """No NATS server is installed."""
 
     code = "no_nats_server"
 
@@ -33,7 +33,7 @@ class NoServer(Failure):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a server shows to those who call from other hosts."""
+    """The certificate files of a server that other hosts connect to."""
 
     chain: Path
     key: Path

@@ -87,7 +87,7 @@ class PlaneParts:
         return PlanePart(NATS, (nats_server.program(), "-c", str(path)), self.env, log)
 
     def part(self, name: str, address: NatsAddress, authority: Path | None = None) -> PlanePart:
-        """Return the weaver or the node agent, with what it must know to reach the bus."""
+        """Return the weaver or the node agent, with the address and credentials of the bus."""
         secret = self.keys.user(name) if name == WEAVER else self.keys.agent(agent_id())
         own = {ADDRESS_VARIABLE: address.url, CREDENTIALS_VARIABLE: str(secret)}
         if name == AGENT:
@@ -223,7 +223,7 @@ class HttpServerPart:
 def job_environment(
     env: Mapping[str, str], hosts: Iterable[str] = (), store: str = ""
 ) -> dict[str, str]:
-    """Return what a job of the queue has of the plane's environment: what is listed, no secrets.
+    """Return the part of the plane's environment that jobs of the queue get: what is listed.
 
     The plane's own variables are those of the shell it was started from, and a job may be another
     person's. What it needs besides is in its spec. `hosts` are where it goes: ssh must get there.

@@ -52,7 +52,22 @@ class PartProcess(RestartedProcess):
         self.part = part
 
     def execute(self) -> int:
-        return _execute(self.part)
+        """Execute the part in a session of its own; the kernel ends it with us."""
+        part = self.part
+        part.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        bound_log(part.log)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        log = os.open(part.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fds = [null, log, log]
+        if part.connect is not None:
+            ours, theirs = socket.socketpair()
+            part.connect(ours)
+            fds.append(theirs.detach())
+        try:
+            return spawn(SpawnOrder(part.argv, part.env, os.sep, tuple(fds)))
+        finally:
+            for fd in {*fds}:
+                os.close(fd)
 
     def _plan_restart(self, how: str) -> None:
         super()._plan_restart(how)
@@ -114,24 +129,6 @@ def bound_log(path: Path, most: int = _MOST_LOG) -> None:
             copy.write(log.read(_MOST_OLD))
         partial.replace(path.with_suffix(".old"))
         os.truncate(path, 0)
-
-
-def _execute(part: PlanePart) -> int:
-    """Execute a part in a session of its own; the kernel ends it with us."""
-    part.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bound_log(part.log)
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    log = os.open(part.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    fds = [null, log, log]
-    if part.connect is not None:
-        ours, theirs = socket.socketpair()
-        part.connect(ours)
-        fds.append(theirs.detach())
-    try:
-        return spawn(SpawnOrder(part.argv, part.env, os.sep, tuple(fds)))
-    finally:
-        for fd in {*fds}:
-            os.close(fd)
 
 
 def _end(pid: int, grace: float) -> None:

@@ -1,4 +1,4 @@
-"""What every scheduler is: it turns an app into a request, submits it, and answers for it."""
+"""The interface of every scheduler: it turns an app into a request, submits and describes it."""
 
 import re
 from abc import ABC, abstractmethod

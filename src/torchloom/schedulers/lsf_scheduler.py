@@ -328,7 +328,7 @@ def _minutes(given: str) -> tuple[int, str]:
 
 
 def _host_lines(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
-    """A replica has a host; LSF is asked for slots, so many on each. All hosts are alike."""
+    """Yield the request for hosts: slots on each replica's host; all hosts are alike."""
     found = blocks(app, cfg)
     least, most = (sum(getattr(block, end) for block in found) for end in ("least", "most"))
     needs = [block.resource for block in found]

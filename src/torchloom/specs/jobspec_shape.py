@@ -38,6 +38,7 @@ from torchloom.specs.shape import (
 )
 from torchloom.specs.validate import (
     INT64,
+    Problem,
     few,
     name,
     number,
@@ -55,8 +56,6 @@ FRAMEWORKS = ("pytorch",)
 MOST_WORKERS = 100_000
 LEAST_SECONDS = 0.1  # between two checkpoints
 _STORE = r"local|[/~].*|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
-
-Problem = tuple[str, str]
 
 
 def job_from_dict(data: object) -> JobSpec:

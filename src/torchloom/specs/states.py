@@ -70,9 +70,7 @@ class JobState(StrEnum):
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
-UNKNOWN = (
-    AppState.UNKNOWN.name
-)  # not a state of a job: reported by an engine that no longer knows it
+UNKNOWN = AppState.UNKNOWN.name  # no state of a job: of an engine that no longer knows it
 _OF_APP = {
     AppState.UNSUBMITTED: JobState.QUEUED,
     AppState.SUBMITTED: JobState.QUEUED,
@@ -93,11 +91,11 @@ _OF_JOB = {
 }
 
 
-def job_word(app: AppState) -> str:
+def job_state_of(app: AppState) -> str:
     """Return a scheduler's state of an app as a state of a job."""
     return str(_OF_APP.get(app, UNKNOWN))
 
 
-def app_word(job: str) -> str:
-    """Return a state of a job in TorchX's words."""
+def app_state_of(job: str) -> str:
+    """Return TorchX's state of an app for a state of a job."""
     return _OF_JOB[JobState(job)].name

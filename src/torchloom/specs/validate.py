@@ -48,6 +48,7 @@ SET_FOR_ALL = frozenset(
 _SET_PREFIX = "LOOM_PORT_"
 _SET_FOR_JOBS = SET_FOR_ALL | SET_FOR_PEERS | {"LOOM_JOB_SPEC"}
 MAX_PORT = 65535
+Problem = tuple[str, str]  # the path of a field, and what is wrong with it
 
 
 def check_not_set(env: Iterable[str], path: str, names: Collection[str] = SET_FOR_ALL) -> None:
@@ -160,9 +161,6 @@ def _digits(number: int) -> str:
     """Return a number short enough for a message; Python refuses to print very long ones."""
     bits = number.bit_length()
     return str(number) if bits <= 128 else f"a number of some {int(bits * 0.302)} digits"
-
-
-Problem = tuple[str, str]
 
 
 def validate_app(app: AppDef) -> None:

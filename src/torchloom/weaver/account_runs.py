@@ -133,7 +133,7 @@ _NOTED = ("id", "name", "owner", "scheduler", "handle", "run_id", "account")
 
 def have_agent(account: str) -> None:
     """See to it that the plane has an agent for the jobs of an account."""
-    plane.tell("account", account=account)
+    plane.ask_control("account", account=account)
 
 
 def recorded(account: str, wanted: ProvenanceRequest) -> dict[str, Any]:

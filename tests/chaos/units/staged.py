@@ -38,15 +38,15 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.home = folder / "loom"
         self.run = self.home / "runs" / JOB
-        self.ledger, self.against = folder / "ledger", folder / "quiet"
+        self.digests, self.against = folder / "ledger", folder / "quiet"
         self.proc, self.shm = folder / "proc", folder / "shm"
-        for path in (self.run / "logs", self.home / "plane" / "logs", self.ledger, self.proc):
+        for path in (self.run / "logs", self.home / "plane" / "logs", self.digests, self.proc):
             path.mkdir(parents=True)
         self.shm.mkdir()
         self._write()
 
     def _write(self) -> None:
-        env = {"LOOM_LEDGER": str(self.ledger)}
+        env = {"LOOM_LEDGER": str(self.digests)}
         self.run.joinpath("app.json").write_text(json.dumps({"roles": [{"env": env}]}))
         self.state("SUCCEEDED")
         self.home.joinpath("plane", "admin.token").write_text("a-token-nobody-may-see\n")
@@ -115,14 +115,14 @@ class Stage:
             before = [self.line(rank, step) for step in range(6)]
             after = [self.line(rank, step) for step in range(6, STEPS)]
             self.book(rank, [first, *before, self.joined(rank, 5, 6), *after])
-        shutil.copytree(self.ledger, self.against)
+        shutil.copytree(self.digests, self.against)
 
     def book(self, rank: int, lines: list[dict[str, Any]]) -> None:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (self.ledger / f"rank_{rank}.jsonl").write_text(text)
+        (self.digests / f"rank_{rank}.jsonl").write_text(text)
 
     def lines(self, rank: int) -> list[dict[str, Any]]:
-        text = (self.ledger / f"rank_{rank}.jsonl").read_text()
+        text = (self.digests / f"rank_{rank}.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
     def _base(self, name: str, schema: str) -> None:

@@ -35,14 +35,14 @@ def test_a_change_that_nobody_noted_is_found(stage: Stage) -> None:
     stage.sql("state", "delete from events where seq = 4")
 
     assert stage.broken() == {
-        "I5": "it was RECOVERING, and the next event goes from RUNNING to COMPLETED"
+        "I5": "the job was RECOVERING, but the next event goes from RUNNING to COMPLETED"
     }
 
 
 def test_a_row_that_its_events_do_not_give_is_found(stage: Stage) -> None:
     stage.sql("state", "update jobs set state = 'FAILED'")
 
-    assert stage.broken() == {"I5": "the job is FAILED, its events end with COMPLETED"}
+    assert stage.broken() == {"I5": "the job is FAILED, but its events end with COMPLETED"}
 
 
 def test_a_job_that_is_resumed_may_go_on(stage: Stage) -> None:
@@ -68,7 +68,7 @@ def test_a_record_that_is_stored_twice_is_found(stage: Stage) -> None:
 def test_a_life_that_begins_twice_is_found(stage: Stage) -> None:
     stage.told("a0", 9, "init", AGAIN)
 
-    assert stage.broken() == {"I7": "life a0 began 2 times"}
+    assert stage.broken() == {"I7": "incarnation a0 began 2 times"}
 
 
 def test_without_a_database_nobody_knows(stage: Stage) -> None:
@@ -83,19 +83,19 @@ def test_without_a_database_nobody_knows(stage: Stage) -> None:
 def test_a_process_that_outlives_its_job_is_found(stage: Stage) -> None:
     stage.process(300, 1, f"LOOM_JOB={JOB}", words=["python", "left.py"])
 
-    assert stage.broken() == {"I8": "process 300 still runs: python left.py"}
+    assert stage.broken() == {"I8": "process 300 is still running: python left.py"}
 
 
 def test_a_rank_that_hides_its_job_is_found_by_its_own_ledger(stage: Stage) -> None:
     stage.process(201, 9)
 
-    assert stage.broken() == {"I8": "process 201 still runs: python"}
+    assert stage.broken() == {"I8": "process 201 is still running: python"}
 
 
 def test_shared_memory_that_is_left_is_found(stage: Stage) -> None:
     stage.shm.joinpath(f"loom-{JOB}-0").mkdir()
 
-    assert stage.broken() == {"I8": f"{stage.shm}/loom-{JOB}-0 is still there"}
+    assert stage.broken() == {"I8": f"{stage.shm}/loom-{JOB}-0 still exists"}
 
 
 def test_a_draft_is_left_behind_only_when_it_is_old(stage: Stage) -> None:
@@ -105,14 +105,14 @@ def test_a_draft_is_left_behind_only_when_it_is_old(stage: Stage) -> None:
 
     age(draft, 90)
 
-    assert stage.broken() == {"I8": "ckpt_step_00012.g2-0 was begun 90 s ago and came to nothing"}
+    assert stage.broken() == {"I8": "ckpt_step_00012.g2-0 was begun 90 s ago and never committed"}
 
 
 @pytest.mark.parametrize(
     ("lives", "expected"),
     [
-        (("1",), held("I8", "of lives that have ended; the job still runs")),
-        (("1", "2"), broken("I8", "process 300 of an earlier life of rank 1 still runs")),
+        (("1",), held("I8", "for ended incarnations; the job is still running")),
+        (("1", "2"), broken("I8", "process 300 of an earlier incarnation of rank 1 is running")),
     ],
 )
 def test_while_a_job_runs_only_lives_that_have_ended_leave_something_behind(
@@ -138,7 +138,7 @@ def test_a_part_that_eats_memory_is_found(stage: Stage) -> None:
     checker.look(2)
     facts = {one.name: one.fact for one in checker.verdicts()}
 
-    assert facts["I9"] == "behind fault 2 the weaver has 515 MiB of memory"
+    assert facts["I9"] == "after fault 2 the weaver has 515 MiB of memory"
 
 
 def test_a_spool_without_a_limit_is_found(stage: Stage) -> None:
@@ -151,7 +151,7 @@ def test_a_spool_without_a_limit_is_found(stage: Stage) -> None:
     checker.look(2)
     facts = {one.name: one.fact for one in checker.verdicts()}
 
-    assert facts["I9"] == "behind fault 2 spools have 273 MiB"
+    assert facts["I9"] == "after fault 2 spools have 273 MiB"
 
 
 def test_a_secret_in_a_log_is_found(stage: Stage) -> None:
@@ -185,12 +185,12 @@ def serving(status: int, body: bytes) -> Iterator[str]:
 
 def test_an_answer_that_broke_down_is_found(stage: Stage) -> None:
     with serving(500, b"{}") as url:
-        assert stage.broken(api=url) == {"I10": f"/api/jobs/{JOB} was answered with 500"}
+        assert stage.broken(api=url) == {"I10": f"/api/jobs/{JOB}: the reply was 500"}
 
 
 def test_an_answer_without_a_field_is_found(stage: Stage) -> None:
     with serving(200, b'{"id": "x", "items": []}') as url:
-        assert stage.broken(api=url) == {"I10": f"/api/jobs/{JOB}: no attempt in the answer"}
+        assert stage.broken(api=url) == {"I10": f"/api/jobs/{JOB}: no attempt in the reply"}
 
 
 def test_a_plane_that_is_away_is_no_wrong_answer(stage: Stage) -> None:

@@ -33,7 +33,7 @@ def test_a_survivor_that_goes_back_is_found(stage: Stage) -> None:
     lines = stage.lines(0)
     stage.book(0, [*lines[:8], back, *lines[8:]])
 
-    assert stage.broken() == {"I3": "rank 0 lived on and applied step 5 again"}
+    assert stage.broken() == {"I3": "rank 0 survived and applied step 5 again"}
 
 
 def test_a_step_that_is_done_again_with_other_samples_is_found(stage: Stage) -> None:
@@ -43,19 +43,17 @@ def test_a_step_that_is_done_again_with_other_samples_is_found(stage: Stage) -> 
 
     found = stage.broken()
 
-    assert found["I3"] == "rank 1: step 5 was another when it was done again"
-    assert found["I4"] == "rank 1: other samples behind step 5"
+    assert found["I3"] == "rank 1: step 5 differed when it was repeated"
+    assert found["I4"] == "rank 1: different samples after step 5"
 
 
 def test_ranks_that_grow_apart_are_found_without_another_run(stage: Stage) -> None:
     lines = stage.lines(1)
     stage.book(1, [*lines[:-1], {**lines[-1], "digest": "other"}])
 
-    assert (
-        verdict(stage, "I3", against=None).fact == "behind step 11 ranks had different parameters"
-    )
+    assert verdict(stage, "I3", against=None).fact == "after step 11 ranks had different parameters"
     assert verdict(stage, "I4", against=None) == unknown(
-        "I4", "no ledger of an undisturbed run was given: --against DIR"
+        "I4", "no digests of an undisturbed run were given: --against DIR"
     )
 
 
@@ -74,7 +72,7 @@ def test_one_bit_of_another_run_is_found(stage: Stage, name: str, word: str) -> 
         lines = stage.lines(rank)
         stage.book(rank, [*lines[:-1], {**lines[-1], name: "other"}])
 
-    assert stage.broken() == {"I4": f"rank 0: other {word} behind step 11"}
+    assert stage.broken() == {"I4": f"rank 0: different {word} after step 11"}
 
 
 def test_what_a_newcomer_was_given_is_compared_too(stage: Stage) -> None:
@@ -82,7 +80,7 @@ def test_what_a_newcomer_was_given_is_compared_too(stage: Stage) -> None:
     given = next(at for at, line in enumerate(lines) if line["kind"] == "joined" and at)
     stage.book(1, [*lines[:given], {**lines[given], "own": "other"}, *lines[given + 1 :]])
 
-    assert stage.broken() == {"I4": "rank 1: other buffers behind step 5"}
+    assert stage.broken() == {"I4": "rank 1: different buffers after step 5"}
 
 
 def test_a_run_that_ends_early_is_not_exact(stage: Stage) -> None:
@@ -93,9 +91,9 @@ def test_a_run_that_ends_early_is_not_exact(stage: Stage) -> None:
 
 
 def test_without_ledgers_nobody_knows(stage: Stage) -> None:
-    why = "the ranks wrote no ledger: run the job with LOOM_LEDGER=DIR"
+    why = "the ranks wrote no step digest log: run the job with LOOM_LEDGER=DIR"
 
-    found = stage.judged(ledger=None)
+    found = stage.judged(digests=None)
 
     assert [one for one in found.verdicts if one.name in ("I3", "I4", "I6")] == [
         unknown(name, why) for name in ("I3", "I4", "I6")
@@ -109,8 +107,8 @@ def test_a_ledger_of_a_rank_is_missed_and_the_reason_why_there_is_none_is_told(
     status = {"state": "SUCCEEDED", "ranks": [{"rank": rank} for rank in range(3)]}
     stage.run.joinpath("status.json").write_text(json.dumps(status))
 
-    assert verdict(stage, "I3") == unknown("I3", "rank 2 wrote no ledger")
-    assert verdict(stage, "I6", ledger=None, no_ledger="refused: no") == unknown(
+    assert verdict(stage, "I3") == unknown("I3", "rank 2 wrote no step digest log")
+    assert verdict(stage, "I6", digests=None, no_digests="refused: no") == unknown(
         "I6", "refused: no"
     )
 
@@ -134,7 +132,7 @@ def test_a_rank_with_two_lives_at_once_is_found(stage: Stage) -> None:
 
     facts = {one.name: one.fact for one in checker.judged().verdicts}
 
-    assert facts["I6"] == "behind fault -1 rank 1 had 2 lives at once"
+    assert facts["I6"] == "after fault -1 rank 1 had 2 incarnations at once"
 
 
 def test_another_process_with_the_same_number_is_no_life(stage: Stage) -> None:
@@ -145,7 +143,7 @@ def test_another_process_with_the_same_number_is_no_life(stage: Stage) -> None:
         stage.gone(pid)
 
     assert {one.fact for one in checker.judged().verdicts} == {""} | {
-        "no secret in a log; nobody asked the API"
+        "no secret in a log; the API was not checked"
     }
 
 
@@ -153,7 +151,7 @@ def test_a_zombie_that_writes_after_its_successor_is_found(stage: Stage) -> None
     late = stage.line(1, 5, time=AGAIN + 3)
     stage.book(1, [*stage.lines(1)[:-1], {**late, "step": 11}])
 
-    assert "a life wrote step 11 after its successor had" in stage.broken()["I6"]
+    assert "an incarnation wrote step 11 after its successor had" in stage.broken()["I6"]
 
 
 def test_a_step_of_an_older_generation_that_comes_late_is_found(stage: Stage) -> None:

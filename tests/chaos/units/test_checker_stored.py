@@ -67,12 +67,12 @@ def test_a_newest_checkpoint_that_goes_back_is_found(stage: Stage) -> None:
     checker.look(2)
 
     facts = {one.name: one.fact for one in checker.judged().verdicts}
-    assert facts["I2"] == "the newest was step 8, behind fault 2 it is 4"
+    assert facts["I2"] == "the newest was step 8, after fault 2 it is 4"
 
 
 def test_a_committed_checkpoint_that_somebody_removed_is_missed(stage: Stage) -> None:
     stage.run.joinpath("checkpoints/ckpt_step_00004").rename(stage.run / "checkpoints" / "away")
 
     assert stage.broken() == {
-        "I2": "ckpt_step_00004 is committed by the database, and is not there"
+        "I2": "ckpt_step_00004 is committed in the database but does not exist"
     }

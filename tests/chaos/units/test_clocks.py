@@ -79,7 +79,7 @@ def test_a_rank_whose_steady_clock_would_jump_is_refused(standins: Make, tmp_pat
 def test_a_rank_with_the_machines_own_clock_is_refused(standins: Make) -> None:
     job = standins(ranks=2)
 
-    with pytest.raises(NotPossible, match="no rank of train-a runs under libfaketime"):
+    with pytest.raises(NotPossible, match="no rank of train-a is running under libfaketime"):
         actions.check([Fault(0.0, "clock-step")], job.victim)
-    with pytest.raises(NotPossible, match="rank 1 does not run under libfaketime"):
+    with pytest.raises(NotPossible, match="rank 1 is not running under libfaketime"):
         actions.check([Fault(0.0, "clock-step", rank=1)], job.victim)

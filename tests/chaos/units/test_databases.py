@@ -69,7 +69,7 @@ def test_a_plane_that_keeps_files_has_no_database_to_kill(
 ) -> None:
     monkeypatch.delenv(processes.VARIABLE, raising=False)
 
-    with pytest.raises(NotPossible, match="keeps its state in files; kill-postgres needs LOOM_"):
+    with pytest.raises(NotPossible, match="stores its state in files; kill-postgres needs LOOM_"):
         actions.check([KILL], standins().victim)
 
 

@@ -64,8 +64,8 @@ def test_a_disk_that_is_larger_than_the_plan_allows_is_refused(small: Path, stan
     ("root", "why"),
     [
         ("/proc/self", "/proc/self is on proc; disk-full fills only a small tmpfs"),
-        ("s3://bucket/x", "train-a keeps no checkpoints on a local disk; disk-full fills only"),
-        ("", "train-a keeps no checkpoints on a local disk; disk-full fills only"),
+        ("s3://bucket/x", "train-a has no checkpoints on a local disk; disk-full fills only"),
+        ("", "train-a has no checkpoints on a local disk; disk-full fills only"),
     ],
 )
 def test_any_other_disk_is_refused(root: str, why: str, standins: Make) -> None:

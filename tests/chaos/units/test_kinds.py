@@ -46,7 +46,7 @@ def test_kinds_are_named_by_a_list_each_once() -> None:
     assert [kind.name for kind in kinds_of("stop, kill,stop,")] == ["stop", "kill"]
     with pytest.raises(UnknownKind):
         kinds_of("kill,stab")
-    with pytest.raises(UserError, match="--kinds names none; known: kill, stop"):
+    with pytest.raises(UserError, match="--kinds is empty; known: kill, stop"):
         kinds_of(",")
 
 

@@ -70,11 +70,11 @@ def test_a_link_is_hurt_and_mended(
 @pytest.mark.parametrize(
     ("link", "why"),
     [
-        ("{}/lo", "{}/lo is a loopback, no link between hosts; name another"),
+        ("{}/lo", "{}/lo is a loopback, not a link between hosts; name another"),
         ("{}/b7", "no interface {}/b7; `ip link` and `ip netns` list them"),
         ("nowhere/a0", "no interface nowhere/a0; `ip link` and `ip netns` list them"),
         ("../a0", "no interface ../a0; `ip link` and `ip netns` list them"),
-        ("", "cut-link needs to know which link; say --link IFACE or --link NETNS/IFACE"),
+        ("", "cut-link needs a link; give --link IFACE or --link NETNS/IFACE"),
     ],
 )
 def test_what_is_no_link_between_hosts_is_refused(
@@ -93,7 +93,7 @@ def test_a_link_that_somebody_shapes_is_left_alone(space: str, standins: Make) -
     shape = ["tc", "qdisc", "add", "dev", "a0", "root", "tbf", *host.RATE]
     subprocess.run([*enter, *shape], check=True)
 
-    with pytest.raises(NotPossible, match=r"somebody shapes .*/a0 already \(tbf\)"):
+    with pytest.raises(NotPossible, match=r"/a0 is already shaped \(tbf\)"):
         actions.check([Fault(0.0, "slow-link", link=f"{space}/a0")], standins(ranks=1).victim)
 
 

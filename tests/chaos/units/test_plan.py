@@ -44,8 +44,8 @@ def test_a_plan_is_read_and_put_in_the_order_of_its_times() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "it must hold a list of faults like"),
-        ("{at: 1, kind: kill}", "it must hold a list"),
+        ("", "it must be a list of faults like"),
+        ("{at: 1, kind: kill}", "it must be a list"),
         ("[1", "not YAML"),
         ("- kill", "fault 1: it must be a mapping"),
         ("- {kind: kill}", "fault 1: at is missing; write at: SECONDS"),
@@ -53,12 +53,12 @@ def test_a_plan_is_read_and_put_in_the_order_of_its_times() -> None:
         ("- {at: 0, kind: kill}\n- {at: -3, kind: kill}", "fault 2: at is -3; it must be 0 or"),
         ("- {at: -3s, kind: kill}", "at is '-3s'; it must be a number"),
         ("- {at: .nan, kind: kill}", "at is 'nan'"),
-        ("- {at: soon, kind: kill}", "at: 'soon' is no time; write 5s"),
+        ("- {at: soon, kind: kill}", "at: 'soon' is not a time; write 5s"),
         ("- {at: true, kind: kill}", "at is 'True'"),
         ("- {at: 1, kind: kill, rank: two}", "rank is 'two'; it must be 0 or more"),
         ("- {at: 1, kind: kill, rank: -1}", "rank is '-1'"),
-        ("- {at: 1, kind: kill, ramk: 1}", "'ramk' is no field of kill; did you mean 'rank'?"),
-        ("- {at: 1, kind: kill, lasts: 2}", "'lasts' is no field of kill"),
+        ("- {at: 1, kind: kill, ramk: 1}", "'ramk' is not a field of kill; did you mean 'rank'?"),
+        ("- {at: 1, kind: kill, lasts: 2}", "'lasts' is not a field of kill"),
         ("- {at: 1, kind: stop, lasts: -2}", "lasts is -2; it must be 0 or more seconds"),
         ("- {at: 1, kind: cut-link}", "link is missing; write link: IFACE"),
         ("- {at: 1, kind: cut-link, link: --all}", "link must be a name, not '--all'"),
@@ -143,7 +143,7 @@ def test_the_mean_time_between_others_is_what_was_asked_for() -> None:
 def test_what_was_drawn_can_be_written_down_and_read_again() -> None:
     drawn = plan.draw(3, 5.0, ALL, [0, 1], most=40, links=["h1/eth0"])
 
-    assert plan.read(yaml.safe_dump([fault.said() for fault in drawn])) == drawn
+    assert plan.read(yaml.safe_dump([fault.to_dict() for fault in drawn])) == drawn
 
 
 def test_a_plan_for_a_while_ends_with_it() -> None:

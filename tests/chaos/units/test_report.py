@@ -57,7 +57,7 @@ def test_a_kill_has_its_name_and_its_price(stage: Stage) -> None:
         }
     ]
     assert (found["ok"], found["verdict"], found["exact"]) == (False, "unknown", True)
-    assert list(report.lines(found))[-1] == "nothing was broken; unknown: I10"  # nobody asked
+    assert list(report.lines(found))[-1] == "nothing broken; unknown: I10"  # nobody asked
     Draft202012Validator(SCHEMA).validate(json.loads(json.dumps(found)))
 
 
@@ -77,7 +77,7 @@ def test_a_job_that_blames_another_rank_names_it_wrongly(stage: Stage) -> None:
     found = report.report_of(stage.judged())["faults"][0]
 
     assert (found["named"], found["named_rightly"]) == ("exit_signal_9_rank_0", False)
-    assert found["why"] == "it says exit_signal_9_rank_0, which nothing has hit"
+    assert found["why"] == "it reports exit_signal_9_rank_0, which no fault has hit"
 
 
 def test_a_job_that_says_nothing_of_a_death_names_it_wrongly(stage: Stage) -> None:
@@ -98,7 +98,11 @@ def test_a_job_that_says_nothing_of_a_death_names_it_wrongly(stage: Stage) -> No
         (-9, ("exit_signal_9_rank_0", True, "")),
         (
             1,
-            ("exit_code_1_rank_0", False, "it says exit_code_1_rank_0 of the process that was hit"),
+            (
+                "exit_code_1_rank_0",
+                False,
+                "it reports exit_code_1_rank_0 for the process that was hit",
+            ),
         ),
         (None, ("", False, "no event names it")),
     ],
@@ -172,7 +176,7 @@ def test_a_fault_that_was_not_recovered_from_is_not_ok(stage: Stage) -> None:
     found = report.report_of(stage.judged())
 
     assert (found["ok"], found["totals"]["recovered"]) == (False, 0)
-    assert "fault 1 (kill) was not recovered from" in report.lines(found)
+    assert "no recovery from fault 1 (kill)" in report.lines(found)
 
 
 def test_the_table_fits_eighty_columns(stage: Stage) -> None:

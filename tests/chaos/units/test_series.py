@@ -15,7 +15,7 @@ from torchloom.chaos.faults import processes
 from torchloom.chaos.faults.actions import aim
 from torchloom.chaos.plan import Fault
 from torchloom.chaos.record import FILE, Chaos, SeriesHead, Strike, Target
-from torchloom.chaos.series import AlreadyThere, FaultSeries, JobLook, RecoveryWatch, alone
+from torchloom.chaos.series import AlreadyThere, FaultSeries, RecoveryWatch, TimedSight, alone
 from torchloom.chaos.targets import JobSight
 from torchloom.chaos.undo import FOLDER, UndoNotes
 
@@ -131,7 +131,7 @@ def test_an_interrupted_series_undoes_what_it_did(standins: Make, until: Until) 
         raise KeyboardInterrupt
 
     plan = [Fault(0.0, "stop", rank=0, lasts=600)]
-    series = FaultSeries(job.victim, plan, Witness(), HEAD, tell=interrupt, see=job.sees())
+    series = FaultSeries(job.victim, plan, Witness(), HEAD, show=interrupt, see=job.sees())
     with pytest.raises(KeyboardInterrupt):
         series.run()
 
@@ -216,10 +216,10 @@ def test_two_series_at_once_are_refused(standins: Make) -> None:
 PIDS = {0: 100, 1: 101}
 
 
-def look(at: float, *steps: int | None, pids: Mapping[int, int] = PIDS, **more: Any) -> JobLook:
+def look(at: float, *steps: int | None, pids: Mapping[int, int] = PIDS, **more: Any) -> TimedSight:
     numbered: dict[int, int | None] = dict(enumerate(steps))
     told: dict[str, Any] = {"state": "RUNNING", "generation": 1, **more}
-    return JobLook(at, JobSight(steps=numbered, pids=pids, size=2, **told))
+    return TimedSight(at, JobSight(steps=numbered, pids=pids, size=2, **told))
 
 
 def test_a_job_goes_on_when_all_ranks_take_steps_after_the_hit() -> None:
@@ -227,7 +227,7 @@ def test_a_job_goes_on_when_all_ranks_take_steps_after_the_hit() -> None:
     watch.hit(Strike(0, "stop", 0.0, target=Target("rank", 1, 101)), now=10.0)
 
     said = [
-        watch.goes_on(one)
+        watch.has_recovered(one)
         for one in (look(9.9, 50, 50), look(10.1, 7, 7), look(10.2, 9, 8), look(10.3, 9, 9))
     ]
 
@@ -238,9 +238,9 @@ def test_a_rank_that_was_killed_must_be_another_process() -> None:
     watch = RecoveryWatch()
     watch.hit(Strike(0, "kill", 0.0, target=Target("rank", 1, 101)), now=10.0)
 
-    before = [watch.goes_on(look(at, at, at)) for at in (11, 21, 31)]
+    before = [watch.has_recovered(look(at, at, at)) for at in (11, 21, 31)]
     other = {0: 100, 1: 201}
-    after = [watch.goes_on(look(at, at, at, pids=other)) for at in (41, 43)]
+    after = [watch.has_recovered(look(at, at, at, pids=other)) for at in (41, 43)]
 
     assert (before, after) == ([False] * 3, [False, True])
 
@@ -248,20 +248,20 @@ def test_a_rank_that_was_killed_must_be_another_process() -> None:
 @pytest.mark.parametrize(
     "one",
     [
-        JobLook(12.0, None),
+        TimedSight(12.0, None),
         look(12.0, 9, None),
         look(12.0, 9, 9, state="RECOVERING"),
         look(12.0, 9, 9, has_plane=False),
     ],
 )
-def test_steps_before_a_time_when_it_was_not_whole_do_not_count(one: JobLook) -> None:
+def test_steps_before_a_time_when_it_was_not_whole_do_not_count(one: TimedSight) -> None:
     watch = RecoveryWatch()
     watch.hit(Strike(0, "kill-nats", 0.0, target=Target("nats", pid=7)), now=10.0)
 
-    said = [watch.goes_on(each) for each in (look(11.0, 7, 7), one, look(13.0, 9, 9))]
+    said = [watch.has_recovered(each) for each in (look(11.0, 7, 7), one, look(13.0, 9, 9))]
 
     assert said == [False, False, False]
-    assert watch.goes_on(look(14.0, 11, 11))
+    assert watch.has_recovered(look(14.0, 11, 11))
 
 
 def test_a_torn_line_is_left_out_and_the_last_series_is_read(tmp_path: Path) -> None:

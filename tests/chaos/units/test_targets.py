@@ -29,14 +29,14 @@ def test_a_job_that_runs_is_found_by_all_its_names(standins: Make) -> None:
 def test_a_job_that_is_over_is_refused(standins: Make) -> None:
     standins().write(AppState.SUCCEEDED)
 
-    with pytest.raises(TargetOver, match=r"train-a is over \(succeeded\); name one that runs"):
+    with pytest.raises(TargetOver, match=r"train-a has ended \(succeeded\); name a running job"):
         targets.find("train-a")
 
 
 def test_somebody_elses_job_is_refused(standins: Make) -> None:
     standins(owner="ada")
 
-    with pytest.raises(NotYours, match="train-a is ada's; only ada may"):
+    with pytest.raises(NotYours, match="train-a belongs to ada; only ada may"):
         targets.find("train-a")
 
 

@@ -29,7 +29,7 @@ DRAW = ["--mtbf", "5s", "--seed", "7"]
             "did you mean 'stop'?; known: kill, stop, raise",
         ),
         (["--mtbf", "0s"], "--mtbf is 0; write a time like 5s"),
-        (["--mtbf", "soon"], "--mtbf: 'soon' is no time; write 5s, 200ms, 2m or 1h"),
+        (["--mtbf", "soon"], "--mtbf: 'soon' is not a time; write 5s, 200ms, 2m or 1h"),
         (["--plan", "absent.yaml"], "cannot read the plan absent.yaml: No such file"),
         (["--plan", "back.yaml"], "back.yaml: fault 1: at is -1; it must be 0 or more seconds"),
         ([*DRAW, "--kinds", "cut-link"], "cut-link needs"),
@@ -61,7 +61,7 @@ def test_a_job_that_is_over_is_refused(standins: Make, capsys: Out) -> None:
 
     assert main(["chaos", "train-a", *DRAW]) == 2
 
-    assert "train-a is over (failed)" in capsys.readouterr().err
+    assert "train-a has ended (failed)" in capsys.readouterr().err
 
 
 def test_the_plan_of_a_seed_is_shown_and_is_one_that_can_be_followed(

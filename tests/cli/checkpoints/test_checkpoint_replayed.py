@@ -220,7 +220,7 @@ def test_a_program_that_fails_is_left_with_its_logs(trained: Trained) -> None:
     (trained.work / "train.py").write_text(PROGRAM)
     (left,) = [name for name in trained.runs() if "-replay-" in name]
     assert (code, out) == (1, "")
-    assert "the program failed when it was run again" in err
+    assert "the program failed in the replay" in err
     assert f"`loom logs {left}` shows it" in err
     assert "cannot" in trained.loom("logs", left).stderr + trained.loom("logs", left).stdout
     assert trained.loom("rm", left).returncode == 0
@@ -241,7 +241,7 @@ def test_without_the_plane_changed_knobs_cannot_be_repeated(
         aside.rename(pointer)
 
     assert (code, out) == (2, "")
-    assert "only the plane knows when; `loom up` starts it" in err
+    assert "only the plane knows when; start it with `loom up`" in err
     assert (before[0], json.loads(before[1])["exact"]) == (0, True)
 
 

@@ -100,7 +100,7 @@ def test_a_link_without_a_server_is_a_code_and_says_so(run: Any) -> None:
     assert code == 0
     assert len(out.strip()) == 43
     assert "one-time link for alice, valid until " in err
-    assert "no server runs that takes it; `loom up` starts one" in err
+    assert "no server is running to use it; `loom up` starts one" in err
 
 
 def test_a_link_makes_a_user_that_is_not_known_and_says_as_what(run: Any) -> None:

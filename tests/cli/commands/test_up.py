@@ -194,7 +194,7 @@ def test_at_another_address_nats_speaks_tls(plane: Any) -> None:
         (["--trust-operators", "--host", "0.0.0.0"], "every address at once"),
         (["--trust-operators", "--host", "192.0.2.1"], "Cannot assign requested address"),
         (["--only", "agent"], "'agent' is not one of"),
-        (["--status", "--only", "nats"], "--status only looks"),
+        (["--status", "--only", "nats"], "--status cannot be combined with"),
         (["now"], "unexpected extra argument"),
     ],
 )

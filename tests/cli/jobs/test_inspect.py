@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from torchloom.cli.jobs import stacks
+from torchloom.cli.commands import cmd_inspect as stacks
 from torchloom.cli.main import main
 from torchloom.messages.plane import Frame, ProcessSample, Stacks, Thread
 from torchloom.weaver.health.hangs import role_shape, weigh

@@ -223,7 +223,7 @@ def test_the_screen_of_a_plane_that_is_away_says_so(
 def test_what_is_not_there_is_refused_in_words(alice: Person, bob: Person) -> None:
     cases: list[tuple[Person, list[str], str]] = [
         (alice, ["show", "none"], "no job 'none'"),
-        (bob, ["run", "train.py"], "'train.py' is no spec file; a plane elsewhere is given one"),
+        (bob, ["run", "train.py"], "'train.py' is not a spec file; a remote plane needs one"),
         (bob, ["run", "none.yaml"], "cannot read 'none.yaml'"),
         (alice, ["logs", "gpt", "--ranks", "x"], "'x' is not a list of ranks; write 0,2,3"),
     ]

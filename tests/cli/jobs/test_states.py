@@ -9,7 +9,7 @@ import pytest
 from torchloom.cli.main import main
 from torchloom.launch.records.record import RunRecord
 from torchloom.specs.api import AppState
-from torchloom.specs.states import JobState, app_word, job_word
+from torchloom.specs.states import JobState, app_state_of, job_state_of
 
 Ended = Callable[..., RunRecord]
 STATES = ("state", "status", "job_state", "app_state")
@@ -33,9 +33,12 @@ def states(text: str) -> list[list[str]]:
 
 
 def test_every_state_has_a_word_in_the_other_language() -> None:
-    assert {job_word(state) for state in AppState} <= {*JobState, "UNKNOWN"}
-    assert {app_word(state) for state in JobState} <= set(AppState.__members__)
-    assert (job_word(AppState.SUCCEEDED), app_word("COMPLETED")) == ("COMPLETED", "SUCCEEDED")
+    assert {job_state_of(state) for state in AppState} <= {*JobState, "UNKNOWN"}
+    assert {app_state_of(state) for state in JobState} <= set(AppState.__members__)
+    assert (job_state_of(AppState.SUCCEEDED), app_state_of("COMPLETED")) == (
+        "COMPLETED",
+        "SUCCEEDED",
+    )
 
 
 def test_our_verbs_say_completed_and_those_of_torchx_succeeded(

@@ -284,7 +284,7 @@ def test_a_second_ctrl_c_stops_the_group_and_its_last_words_are_shown(
     terminal.expect(b"ready")
     terminal.expect(b"ready")
     terminal.send(b"\x03")
-    terminal.expect(b"Ctrl-C again stops it")
+    terminal.expect(b"press Ctrl-C again to stop it")
 
     terminal.send(b"\x03")
 

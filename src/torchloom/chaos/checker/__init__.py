@@ -1,1 +1,1 @@
-"""Judge a job that was struck: from `/proc`, files and databases alone, with nothing of ours."""
+"""Judge a job after faults, from `/proc`, files and databases; imports nothing that it judges."""

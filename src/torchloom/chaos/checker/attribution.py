@@ -1,4 +1,4 @@
-"""Judge what a job called each fault: the right rank and reason, and nobody who was not hit."""
+"""Check that a job attributes each fault to the right rank and reason, and compute its cost."""
 
 import re
 from collections.abc import Sequence
@@ -8,48 +8,48 @@ from torchloom.chaos.checker.evidence import JobEvidence
 from torchloom.chaos.checker.readers import DigestLine, DigestLog, Row, Struck
 
 SOONER = 0.25  # seconds that two clocks of one host may seem apart
-AFTER = 0.5  # seconds in which the last word about a fault may still come
+AFTER = 0.5  # seconds after recovery in which a report about a fault may still arrive
 _KILLED = "exit_signal_9_rank_{}"
 _GIVEN_UP = (_KILLED, "hang_rank_{}", "heartbeat_timeout_worker_{}")
-_NAMES = {  # what a job may call it
+_NAMES = {  # reasons that a job may report
     "kill": (_KILLED,),
     "stop": _GIVEN_UP,
     "raise": ("exit_code_1_rank_{}",),
     "cut-link": ("node_lost_.*", "exit_.*_rank_.*"),
     "clock-step": _GIVEN_UP,
 }
-_MUST = ("kill", "raise")  # a process has ended: the job has to say so
-_NOBODY = re.compile("collective_error_rank_.*|recovered|watched.*")  # blames nobody for an end
+_MUST = ("kill", "raise")  # a process has ended: the job must report it
+_NEUTRAL = re.compile("collective_error_rank_.*|recovered|watched.*")  # blames no rank
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a fault was called; `is_right` is nothing where there was nothing to say."""
+    """The reason that a job reported for a fault; `is_right` is None if none is required."""
 
     word: str
     is_right: bool | None
     why: str = ""
-    time: float | None = None  # when it was first said
+    time: float | None = None  # of the first report
 
 
 def name_of(found: JobEvidence, fault: Struck) -> Name:
-    """Return what the job called a fault."""
+    """Return the reason that the job reported for a fault."""
     if found.base.why:
         return Name("", None, found.base.why)
-    said = [(time, word) for time, word in _said(found) if _is_in(fault, time)]
-    mine = [(time, word) for time, word in said if _fits(fault, word)]
-    if wrong := next((word for time, word in said if not _is_right(found, time, word)), ""):
-        return Name(wrong, False, f"it says {wrong}, which nothing has hit")
+    reported = [(time, word) for time, word in _reasons(found) if _is_in(fault, time)]
+    mine = [(time, word) for time, word in reported if _fits(fault, word)]
+    if wrong := next((word for time, word in reported if not _is_right(found, time, word)), ""):
+        return Name(wrong, False, f"it reports {wrong}, which no fault has hit")
     if mine:
         return Name(mine[0][1], True, time=mine[0][0])
     return _end_of(found, fault) if fault.kind in _MUST else Name("", None)
 
 
 def _end_of(found: JobEvidence, fault: Struck) -> Name:
-    """Return how the process that was hit ended, as the job has it.
+    """Return how the process that was hit ended, from the job's exit events.
 
-    Of several deaths in one recovery one is its reason; each has an event of its own. A process
-    that was hit twice ends by one of both.
+    A recovery after several deaths names one of them as its reason; each has its own exit event. A
+    process that was hit twice ends by one of both.
     """
     hits = [one for one in found.faults if one.process == fault.process]
     for row in found.base.events:
@@ -57,7 +57,7 @@ def _end_of(found: JobEvidence, fault: Struck) -> Name:
             word = _word(row["facts"]["code"], row["rank"])
             if any(_fits(one, word) for one in hits):
                 return Name(word, True, time=row["time"])
-            return Name(word, False, f"it says {word} of the process that was hit")
+            return Name(word, False, f"it reports {word} for the process that was hit")
     return Name("", False, "no event names it")
 
 
@@ -69,8 +69,8 @@ def _word(code: int, rank: int) -> str:
     return f"exit_signal_{-code}_rank_{rank}" if code < 0 else f"exit_code_{code}_rank_{rank}"
 
 
-def _said(found: JobEvidence) -> Sequence[tuple[float, str]]:
-    """Return all reasons for which the job was not simply running, with their times."""
+def _reasons(found: JobEvidence) -> Sequence[tuple[float, str]]:
+    """Return all reasons of recoveries, with their times."""
     rows = [
         row
         for row in found.base.events
@@ -91,42 +91,42 @@ def _fits(fault: Struck, word: str) -> bool:
 
 
 def _is_right(found: JobEvidence, time: float, word: str) -> bool:
-    if _NOBODY.fullmatch(word):
+    if _NEUTRAL.fullmatch(word):
         return True
     return any(_is_in(fault, time) and _fits(fault, word) for fault in found.faults)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one fault cost; times are seconds from the strike, nothing where nobody knows."""
+    """The cost of one fault; times are seconds since the fault, None if unknown."""
 
     detected: float | None
     recovered: float | None
-    generation: int | None  # that came of it; nothing where members stayed as they were
-    again: int | None  # steps that were done again
+    generation: int | None  # that followed it; None if the members stayed the same
+    again: int | None  # repeated steps
     lost: int | None  # of those, committed ones
-    kept: int | None  # ranks that were not hit and lived on
+    kept: int | None  # ranks that were not hit and kept their process
     others: int | None  # ranks that were not hit
 
 
 def cost_of(found: JobEvidence, fault: Struck, name: Name) -> Cost:
-    """Return what a fault cost, by the ledgers; by who struck it where these do not tell."""
+    """Return the cost of a fault, from the step digest logs, else from the fault's record."""
     detected = None if name.time is None else max(0.0, name.time - fault.at)
-    told = None if fault.recovered is None else max(0.0, fault.recovered - fault.at)
-    lines = [line for book in found.books for line in book]
+    recorded = None if fault.recovered is None else max(0.0, fault.recovered - fault.at)
+    lines = [line for log in found.digest_logs for line in log]
     if not lines:
-        return Cost(detected, told, None, None, None, None, None)
+        return Cost(detected, recorded, None, None, None, None, None)
     before = max((line.generation for line in lines if line.time <= fault.at), default=0)
     newer = (line.generation for line in lines if line.is_applied and line.generation > before)
     after = min(newer, default=None)
     if after is None or not _came_of_it(found, fault, after):
-        return Cost(detected, told, None, 0, 0, None, None)
+        return Cost(detected, recorded, None, 0, 0, None, None)
     start = _start(lines, after)
     kept, others = _survivors(found, fault, after)
-    went_on = _went_on(found.books, after)
+    resumed = _resumed(found.digest_logs, after)
     return Cost(
         detected,
-        told if went_on is None else max(0.0, went_on - fault.at),
+        recorded if resumed is None else max(0.0, resumed - fault.at),
         after,
         max(0, _reached(lines, after) - start),
         max(0, _committed(found, lines, after) - start),
@@ -136,15 +136,15 @@ def cost_of(found: JobEvidence, fault: Struck, name: Name) -> Cost:
 
 
 def _came_of_it(found: JobEvidence, fault: Struck, after: int) -> bool:
-    """Tell whether a generation began before the next fault behind this one's recovery."""
+    """Tell whether a generation began before the recovery of a fault."""
     if fault.recovered is None:
         return True
-    lines = (line for book in found.books for line in book if line.generation == after)
+    lines = (line for log in found.digest_logs for line in log if line.generation == after)
     return min(line.time for line in lines) <= fault.recovered
 
 
 def _start(lines: list[DigestLine], generation: int) -> int:
-    """Return the step behind which a generation began."""
+    """Return the step after which a generation began."""
     joined = [line.step for line in lines if line.generation == generation and not line.is_applied]
     return min(joined, default=-1)
 
@@ -155,7 +155,7 @@ def _reached(lines: list[DigestLine], after: int) -> int:
 
 
 def _committed(found: JobEvidence, lines: list[DigestLine], after: int) -> int:
-    """Return the furthest step that somebody who lives on had applied, or a checkpoint has."""
+    """Return the last step that a surviving process had applied, or that a checkpoint has."""
     alive = {line.incarnation for line in lines if line.generation == after}
     applied = (
         line.step
@@ -174,12 +174,12 @@ def _committed(found: JobEvidence, lines: list[DigestLine], after: int) -> int:
 
 
 def _survivors(found: JobEvidence, fault: Struck, after: int) -> tuple[int, int]:
-    """Return how many of the ranks that nothing hit kept their process, and how many there are."""
+    """Return how many ranks that were not hit kept their process, and how many were not hit."""
     kept = others = 0
     hit = _hit_with(found, fault, after)
-    for rank, book in enumerate(found.books):
-        old = [line.process for line in book if line.generation < after]
-        new = [line.process for line in book if line.generation == after]
+    for rank, log in enumerate(found.digest_logs):
+        old = [line.process for line in log if line.generation < after]
+        new = [line.process for line in log if line.generation == after]
         if rank not in hit and old and new:
             others += 1
             kept += old[-1] == new[0]
@@ -187,8 +187,8 @@ def _survivors(found: JobEvidence, fault: Struck, after: int) -> tuple[int, int]
 
 
 def _hit_with(found: JobEvidence, fault: Struck, after: int) -> set[int | None]:
-    """Return the ranks that were hit by now, since the members before began to train."""
-    lines = [line for book in found.books for line in book if line.is_applied]
+    """Return the ranks that were hit since the previous members began to train."""
+    lines = [line for log in found.digest_logs for line in log if line.is_applied]
     began = min(line.time for line in lines if line.generation == after)
     trained = [line.generation for line in lines if line.generation < after]
     since = min(
@@ -197,10 +197,10 @@ def _hit_with(found: JobEvidence, fault: Struck, after: int) -> set[int | None]:
     return {one.rank for one in found.faults if since <= one.at <= began} | {fault.rank}
 
 
-def _went_on(books: tuple[DigestLog, ...], after: int) -> float | None:
-    """Return when every rank had taken a step in a generation, or in a later one."""
+def _resumed(digest_logs: tuple[DigestLog, ...], after: int) -> float | None:
+    """Return when every rank had applied a step in a generation or in a later one."""
     times = [
-        next((line.time for line in book if line.is_applied and line.generation >= after), None)
-        for book in books
+        next((line.time for line in log if line.is_applied and line.generation >= after), None)
+        for log in digest_logs
     ]
     return None if None in times else max(time for time in times if time is not None)

@@ -1,4 +1,4 @@
-"""What is judged: where a job has left what it did, and what was done to it."""
+"""The case to judge: where the traces of a job and of its faults are."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,24 +9,24 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Where to look. Nothing in it is asked of the job or of its plane."""
+    """Places of the evidence; none of them comes from the job or its plane."""
 
     job: str
     run: Path
     home: Path
-    database: str = ""  # a Postgres URL; else there are files in the home
-    ledger: Path | None = None
-    is_from_start: bool = True  # the ledgers begin with the job; else with the series
-    no_ledger: str = ""  # why there is none, if that is known
-    against: Path | None = None  # the ledgers of a run that nobody disturbed
-    api: str = ""  # where the plane answers, if it is to be asked
+    database: str = ""  # a Postgres URL; else SQLite files in `home`
+    digests: Path | None = None  # the step digest logs
+    is_from_start: bool = True  # the digest logs begin with the job; else with the series
+    no_digests: str = ""  # why there are none, if that is known
+    against: Path | None = None  # the digest logs of an undisturbed run
+    api: str = ""  # URL of the plane, if it is to be checked
     proc: Path = Path("/proc")
     shm: Path = Path("/dev/shm")
-    patience: float = 20.0  # seconds in which the last processes of a job may leave
+    patience: float = 20.0  # seconds for the last processes of a job to end
 
     @property
     def struck(self) -> Path:
-        """Return the record of what was done to the job."""
+        """Return the record of the faults."""
         return self.run / "chaos.jsonl"
 
     @property
@@ -44,45 +44,45 @@ def case_of(
     log: Path | None = None,
     no_log: str = "",
 ) -> Case:
-    """Return where a job has left what it did, by its own folder and by an environment.
+    """Return the case of a job, from its run folder and an environment.
 
-    `log` is a ledger that was begun for the series; `no_log` is why it could not be.
+    `log` is a digest log that was begun for the series; `no_log` is why there is none.
     """
     home, database = run.absolute().parent.parent, env.get("LOOM_DATABASE", "")
     if database:
         database = f"postgresql://{database.partition('://')[2]}"
     api = api if api.startswith("http://") else ""
-    ledger = log or ledger_of(run, env)
-    return Case(job, run, home, database, ledger, log is None, no_log, against, api)
+    digests = log or digests_of(run, env)
+    return Case(job, run, home, database, digests, log is None, no_log, against, api)
 
 
 def status(run: Path) -> dict[str, Any]:
-    """Return what a launch last wrote of its run; nothing where it wrote none."""
+    """Return the last status that a launch wrote; empty if there is none."""
     return object_in(run / "status.json")
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of a file; the last may have been cut short by its writer's end."""
+    """Yield the complete lines of a JSON lines file; the last one may be torn."""
     whole = path.read_bytes() if path.exists() else b""
     for line in whole.split(b"\n")[:-1]:
-        told = _parsed(line)
-        if told:
-            yield told
+        found = _parsed(line)
+        if found:
+            yield found
 
 
-def ledger_of(run: Path, env: Mapping[str, str]) -> Path | None:
-    """Return the folder that the job's ranks were told to write their books in.
+def digests_of(run: Path, env: Mapping[str, str]) -> Path | None:
+    """Return the folder of the ranks' step digest logs.
 
-    A job that was launched in the foreground has it from an environment like ours.
+    A job that was launched in the foreground has it from the environment of its shell.
     """
     roles = object_in(run / "app.json").get("roles") or ()
-    told = [(role.get("env") or {}).get("LOOM_LEDGER") for role in roles]
-    found = next(filter(None, (*told, env.get("LOOM_LEDGER"))), None)
+    named = [(role.get("env") or {}).get("LOOM_LEDGER") for role in roles]
+    found = next(filter(None, (*named, env.get("LOOM_LEDGER"))), None)
     return Path(found) if found else None
 
 
 def object_in(path: Path) -> dict[str, Any]:
-    """Return the object that a file holds; nothing where it holds none."""
+    """Return the JSON object in a file; empty if there is none."""
     return _parsed(path.read_bytes()) if path.exists() else {}
 
 

@@ -1,4 +1,4 @@
-"""All that a job has left, gathered once, for judges that only compare."""
+"""Collect the evidence about a job once, for judges that only compare."""
 
 import json
 import re
@@ -16,24 +16,24 @@ from torchloom.chaos.checker.readers import DigestLog
 
 _SEED = re.compile(rb"S[UAO][A-Z2-7]{56}")  # of a key of NATS
 _FAILED = re.compile(rb"\b500 Internal Server Error\b")
-_SHORTEST = 12  # letters of what is worth looking for
-_LARGEST = 64 << 20  # bytes of a file that are looked through
+_SHORTEST = 12  # characters of a secret that is searched for
+_LARGEST = 64 << 20  # bytes of a file that are searched
 TIMEOUT = 20.0  # seconds
-_AWAY = (502, 503)  # said while a part of the plane is away
+_AWAY = (502, 503)  # the status while a part of the plane is down
 _JOB = {"id", "name", "state", "reason", "step", "run_id", "attempt", "generation", "ranks"}
-_SHAPES: Mapping[str, tuple[set[str], set[str]]] = {  # of the answer, and of each item of it
+_SHAPES: Mapping[str, tuple[set[str], set[str]]] = {  # fields of the reply and of its items
     "": (_JOB, set()),
     "/ranks": ({"items"}, {"rank", "node", "pid", "state", "step", "generation"}),
     "/events": ({"items", "next"}, {"time", "job", "kind", "rank"}),
     "/checkpoints": ({"items"}, {"job", "step", "generation", "state", "place"}),
 }
-TTL = 60.0  # seconds that a checkpoint which came to nothing may lie there
-_NO_BOOKS = "the ranks wrote no ledger: run the job with LOOM_LEDGER=DIR"
-_NEWEST = 2  # checkpoints that are read each time
+TTL = 60.0  # seconds that an abandoned checkpoint draft may exist
+_NO_DIGESTS = "the ranks wrote no step digest log: run the job with LOOM_LEDGER=DIR"
+_NEWEST = 2  # checkpoints that are read while the job is running
 
 
 def leaks(case: Case) -> tuple[str, ...]:
-    """Return where a secret was found, and where the server says that it broke."""
+    """Return the files that contain a secret or an internal server error."""
     secrets = _secrets(case.home / "plane")
     found = []
     for path in _texts(case):
@@ -42,7 +42,7 @@ def leaks(case: Case) -> tuple[str, ...]:
         if _SEED.search(text) or any(secret in text for secret in secrets):
             found.append(f"a secret is in {path.relative_to(case.home)}")
         if path.parent.name == "logs" and _FAILED.search(text):
-            found.append(f"an answer was 500, by {path.name}")
+            found.append(f"a reply was 500, by {path.name}")
     return tuple(found)
 
 
@@ -55,7 +55,7 @@ def _secrets(plane: Path) -> set[bytes]:
 
 
 def _texts(case: Case) -> Iterator[Path]:
-    """Yield what people and programs read: logs, events, records; not the folder of keys."""
+    """Yield the files that users read: logs, events, records; not the folder of keys."""
     found = [*(case.home / "plane" / "logs").rglob("*"), *(case.run / "logs").rglob("*")]
     for path in (*found, *case.run.glob("*.json*"), *case.run.glob("*.log")):
         if path.is_file() and path.is_relative_to(case.home):
@@ -63,7 +63,7 @@ def _texts(case: Case) -> Iterator[Path]:
 
 
 def wrong_answers(case: Case) -> tuple[str, ...]:
-    """Return what is wrong with the answers; a plane that is away for a moment is not wrong."""
+    """Return problems of the API's replies; a plane that is briefly down is no problem."""
     return tuple(fact for path in _SHAPES for fact in _wrong(case, path))
 
 
@@ -74,16 +74,16 @@ def _wrong(case: Case, path: str) -> Iterator[str]:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code not in _AWAY:
-            yield f"{url} was answered with {error.code}"
+            yield f"{url}: the reply was {error.code}"
         return
     except ValueError:
-        yield f"{url} was answered with no JSON"
+        yield f"{url}: the reply is not JSON"
         return
-    except OSError:  # it is being started again
+    except OSError:  # it is restarting
         return
     of_all, of_each = _SHAPES[path]
     if missing := of_all - found.keys():
-        yield f"{url}: no {min(missing)} in the answer"
+        yield f"{url}: no {min(missing)} in the reply"
     for item in found.get("items") or ():
         if missing := of_each - item.keys():
             yield f"{url}: no {min(missing)} in an item"
@@ -100,9 +100,9 @@ def _asked(case: Case, url: str) -> dict[str, Any]:
 
 
 def find_leftovers(case: Case, root: str, is_over: bool = True) -> tuple[str, ...]:
-    """Return processes, shared memory and drafts that are left; who is about to go may go.
+    """Return processes, shared memory and drafts that are left over after a grace period.
 
-    Of a job that still runs, only processes of lives that have a successor, and drafts.
+    Of a running job, only processes of incarnations that were replaced, and drafts.
     """
     deadline = time.monotonic() + case.patience
     while found := [*_processes(case), *_memory(case)] if is_over else list(_outlived(case)):
@@ -114,38 +114,38 @@ def find_leftovers(case: Case, root: str, is_over: bool = True) -> tuple[str, ..
 
 def _processes(case: Case) -> Iterator[str]:
     everyone = list(readers.living_processes(case.proc))
-    written = {line.process for book in readers.read_digests(case.ledger) for line in book}
+    written = {line.process for log in readers.read_digests(case.digests) for line in log}
     named = {one.key for one in readers.processes_of_job(iter(everyone), case.job)}
     for one in everyone:
         if one.key in written | named:
-            yield f"process {one.pid} still runs: {' '.join(one.words)[:60]}"
+            yield f"process {one.pid} is still running: {' '.join(one.words)[:60]}"
 
 
 def _outlived(case: Case) -> Iterator[str]:
-    """Yield processes of a rank's life that is not its newest, by what each was started with."""
+    """Yield processes of earlier incarnations of a rank, by their environment."""
     found = [
-        (_seat(one), one)
+        (_slot(one), one)
         for one in readers.processes_of_job(readers.living_processes(case.proc), case.job)
     ]
     newest: dict[tuple[str, str], tuple[int, int]] = {}
-    for (place, life), _ in found:
-        newest[place] = max(life, newest.get(place, life))
-    for (place, life), one in found:
-        if place[1] and life < newest[place]:
-            yield f"process {one.pid} of an earlier life of rank {place[1]} still runs"
+    for (place, number), _ in found:
+        newest[place] = max(number, newest.get(place, number))
+    for (place, number), one in found:
+        if place[1] and number < newest[place]:
+            yield f"process {one.pid} of an earlier incarnation of rank {place[1]} is running"
 
 
-def _seat(one: readers.ProcessEntry) -> tuple[tuple[str, str], tuple[int, int]]:
-    """Return whose process it is, by role and rank, and of which attempt and life."""
+def _slot(one: readers.ProcessEntry) -> tuple[tuple[str, str], tuple[int, int]]:
+    """Return the role and rank of a process, and its attempt and incarnation number."""
     env = dict(entry.partition("=")[::2] for entry in one.env)
     numbers = (env.get("LOOM_ATTEMPT", ""), env.get("LOOM_LIFE", ""))
-    attempt, life = (int(text) if text.isdecimal() else 0 for text in numbers)
-    return (env.get("LOOM_ROLE", ""), env.get("RANK", "")), (attempt, life)
+    attempt, incarnation = (int(text) if text.isdecimal() else 0 for text in numbers)
+    return (env.get("LOOM_ROLE", ""), env.get("RANK", "")), (attempt, incarnation)
 
 
 def _memory(case: Case) -> Iterator[str]:
     for path in sorted(case.shm.glob(f"*{case.job}*")):
-        yield f"{path} is still there"
+        yield f"{path} still exists"
 
 
 def _drafts(root: str) -> Iterator[str]:
@@ -154,33 +154,33 @@ def _drafts(root: str) -> Iterator[str]:
     for path in readers.draft_folders(root):
         age = time.time() - path.stat().st_mtime
         if age > TTL:
-            yield f"{path.name} was begun {age:.0f} s ago and came to nothing"
+            yield f"{path.name} was begun {age:.0f} s ago and never committed"
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen at one moment."""
+    """The state of a job and its plane at one moment."""
 
-    n: int  # behind which fault; -1: before the first
+    n: int  # after which fault; -1: before the first
     time: float
-    lives: tuple[tuple[int, tuple[str, ...]], ...]  # by rank: incarnations whose process lives
+    alive: tuple[tuple[int, tuple[str, ...]], ...]  # by rank: incarnations with a live process
     newest: int | None  # the highest committed step
-    half: str  # a checkpoint that is named as if it were committed, and is not
+    half: str  # a checkpoint that is named as committed but is incomplete
     memory: tuple[tuple[str, int], ...]  # bytes of each part of the plane
     spool: int  # bytes
     logs: int  # bytes, of the plane
-    answers: tuple[str, ...] | None = None  # what was wrong with those of the plane, if asked
+    answers: tuple[str, ...] | None = None  # problems of the API's replies, if checked
 
 
 def look(case: Case, n: int, root: str) -> Observation:
-    """Look once."""
+    """Return an observation of this moment."""
     found = list(readers.living_processes(case.proc))
     saved = readers.committed_checkpoints(root) or []
     ours = [one for one in found if f"LOOM_HOME={case.home}" in one.env and one.part]
     return Observation(
         n=n,
         time=time.time(),
-        lives=_lives(case, {one.key for one in found}),
+        alive=_alive(case, {one.key for one in found}),
         newest=max((one.step for one in saved), default=None),
         half=next((one.problem for one in saved if one.problem), ""),
         memory=tuple(sorted((one.part, one.memory) for one in ours)),
@@ -190,11 +190,11 @@ def look(case: Case, n: int, root: str) -> Observation:
     )
 
 
-def _lives(case: Case, living: set[tuple[int, int]]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Return, of each rank, all lives that have ever written a line and are still there."""
+def _alive(case: Case, living: set[tuple[int, int]]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Return, for each rank, the incarnations in its digest log that still have a process."""
     return tuple(
-        (rank, tuple(dict.fromkeys(line.incarnation for line in book if line.process in living)))
-        for rank, book in enumerate(readers.read_digests(case.ledger))
+        (rank, tuple(dict.fromkeys(line.incarnation for line in log if line.process in living)))
+        for rank, log in enumerate(readers.read_digests(case.digests))
     )
 
 
@@ -203,33 +203,33 @@ def _bytes(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # it has just gone
+        except OSError:  # it was just removed
             continue
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvidence:
-    """Facts of one job, as they were found outside of it."""
+    """Evidence about one job, collected from outside of it."""
 
     series: readers.StruckSeries
-    books: tuple[DigestLog, ...]
-    expected: tuple[DigestLog, ...] | None  # of a run that nobody disturbed
+    digest_logs: tuple[DigestLog, ...]
+    expected: tuple[DigestLog, ...] | None  # of an undisturbed run
     base: readers.Base
     root: str
     saved: tuple[readers.SavedCheckpoint, ...] | None
-    there: frozenset[str]  # names of checkpoints, seen before or behind a look into the database
+    there: frozenset[str]  # names of checkpoints that existed before or after the database was read
     damage: tuple[tuple[str, str], ...]  # by name of a checkpoint
     looks: tuple[Observation, ...]
-    left: tuple[str, ...] | None  # nothing where it was not looked for
+    left: tuple[str, ...] | None  # leftovers; None if they were not searched for
     leaks: tuple[str, ...]
     is_over: bool = True
-    begins: int | None = 0  # the step that ledgers must begin with; whichever they do, if none
-    silent: str = ""  # why not all ranks have a ledger, if so
+    begins: int | None = 0  # the step that digest logs must begin with; None: any
+    silent: str = ""  # why some ranks have no digest log, if so
 
     @property
     def faults(self) -> tuple[readers.Struck, ...]:
-        """Return what was done."""
+        """Return the faults."""
         return self.series.faults
 
     @property
@@ -242,18 +242,18 @@ class JobEvidence:
 def gather(
     case: Case, looks: tuple[Observation, ...], is_over: bool, whole: bool = True
 ) -> JobEvidence:
-    """Read everything; while the job runs not all content of checkpoints, and no logs."""
+    """Collect the evidence; without `whole`, read only the newest checkpoints and no logs."""
     root, against = case.checkpoints, case.against
     saved = readers.committed_checkpoints(root)
     read = (saved or [])[0 if whole else -_NEWEST :]
     base, own = (
         readers.read_rows(case.job, case.home, case.database),
-        readers.read_digests(case.ledger),
+        readers.read_digests(case.digests),
     )
     seen = (*(saved or ()), *(readers.committed_checkpoints(root) or ()))
     return JobEvidence(
         series=readers.read_series(case.struck),
-        books=own,
+        digest_logs=own,
         expected=None if against is None else readers.read_digests(against),
         base=base,
         root=root,
@@ -270,10 +270,10 @@ def gather(
 
 
 def _silent(case: Case, own: tuple[DigestLog, ...]) -> str:
-    """Return why it is unknown what some rank did, if so."""
+    """Return why the steps of some ranks are unknown, if so."""
     if not any(own):
-        return case.no_ledger or _NO_BOOKS
-    written = {rank for rank, book in enumerate(own) if book}
+        return case.no_digests or _NO_DIGESTS
+    written = {rank for rank, log in enumerate(own) if log}
     ranks = {int(one["rank"]) for one in status(case.run).get("ranks") or ()}
     missing = sorted(ranks - written)
-    return f"rank {missing[0]} wrote no ledger" if missing else ""
+    return f"rank {missing[0]} wrote no step digest log" if missing else ""

@@ -1,4 +1,4 @@
-"""The judge of a series of faults: looks after each, and says at the end what held."""
+"""The judge of a series of faults: observes the job after each, and gives the verdicts."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ JUDGES = (
     promises.each_once,
     promises.same_bits,
     promises.along_edges,
-    promises.one_life,
+    promises.one_incarnation,
     promises.counts_once,
     promises.nothing_left,
     promises.within_limits,
-    promises.nothing_let_out,
+    promises.nothing_leaked,
 )
 _OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
 class NumberedFault(Protocol):
-    """A fault, as far as it matters here: its number."""
+    """A fault with its number."""
 
     @property
     def n(self) -> int: ...
@@ -36,7 +36,7 @@ class NumberedFault(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """All that can be said of a series."""
+    """The judgement of a series."""
 
     case: Case
     found: JobEvidence
@@ -47,22 +47,22 @@ class Judged:
 
 
 class Checker:
-    """Looks at one job while it is struck, and judges it."""
+    """Observes one job during a series and judges it."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self._looks: list[Observation] = []
 
     def look(self, n: int) -> None:
-        """Look at what is there behind a fault; -1: before the first."""
+        """Observe the job after fault `n`; -1: before the first."""
         self._looks.append(look(self.case, n, self.case.checkpoints))
 
     def verdicts(self) -> tuple[PromiseVerdict, ...]:
-        """Judge what there is by now."""
+        """Judge the evidence so far."""
         return _verdicts(gather(self.case, tuple(self._looks), is_over=False, whole=False))
 
     def judged(self) -> Judged:
-        """Judge all of it; what is left behind only when the job is over."""
+        """Judge everything; leftovers are only searched for after the job has ended."""
         state = str(status(self.case.run).get("state", ""))
         found = gather(self.case, tuple(self._looks), state in _OVER)
         named = [(fault, name_of(found, fault)) for fault in found.faults]
@@ -76,22 +76,22 @@ def _verdicts(found: JobEvidence) -> tuple[PromiseVerdict, ...]:
 
 
 class CaseJudge:
-    """What the one who strikes calls."""
+    """The judge that a series of faults calls."""
 
     def __init__(self, case: Case) -> None:
         self.checker = Checker(case)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def begin(self, head: object) -> None:
-        """Look once before anything is struck."""
+        """Observe the job before the first fault."""
         self.checker.look(-1)
 
     def judge(self, strike: NumberedFault) -> Sequence[str]:
-        """Look behind a fault; return each promise that was broken since, in a sentence."""
+        """Observe the job after a fault; return each newly broken promise in a sentence."""
         self.checker.look(strike.n)
         broken = [one for one in self.checker.verdicts() if one.answer is PromiseAnswer.BROKEN]
-        news = [f"{one.name}: {one.fact}" for one in broken if one.name not in self._told]
-        self._told.update(one.name for one in broken)
+        news = [f"{one.name}: {one.fact}" for one in broken if one.name not in self._reported]
+        self._reported.update(one.name for one in broken)
         return news
 
     def end(self, chaos: object) -> Mapping[str, Any]:
@@ -110,5 +110,5 @@ def opened(
     log: Path | None = None,
     no_log: str = "",
 ) -> CaseJudge:
-    """Return the judge of a job, by its id and its run's folder."""
+    """Return the judge of a job, given its id and its run's folder."""
     return CaseJudge(case_of(job, folder, env or {}, against, api, log, no_log))

@@ -1,4 +1,4 @@
-"""The ranks' own ledgers, read as plain lines."""
+"""Readers of the evidence: fault records, `/proc`, databases, checkpoints, step digest logs."""
 
 import contextlib
 import json
@@ -19,14 +19,14 @@ _PARTS = {
     "torchloom.launch.node_agent": "agent",
 }
 _PAGE = 4096  # bytes
-# By table: in which of the two it is, which rows are the job's, and in what order.
+# By name: the database, the condition for the job's rows, and their order.
 _TABLES = {
     "jobs": ("state", "id = ?", "id"),
     "events": ("state", "job = ?", "seq"),
     "commands": ("state", "job = ?", "number"),
     "checkpoints": ("state", "job = ?", "step, generation, attempt"),
     "ranks": ("state", "job = ?", "rank"),
-    "told": ("records", "job = ?", "id"),
+    "reports": ("records", "job = ?", "id"),
 }
 _JSON = ("facts", "payload", "shards", "metrics")
 _COMMITTED = re.compile(r"ckpt_step_([0-9]{5,19})")
@@ -36,13 +36,13 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """One fault: what it was, whom it hit, and when it was over."""
+    """One fault that was injected: its kind, target and times."""
 
     n: int
     kind: str
     at: float  # unix seconds
     rank: int | None = None
-    process: tuple[int, int] | None = None  # pid, and when it began in ticks
+    process: tuple[int, int] | None = None  # pid and start time in ticks
     node: str = ""
     name: str = ""  # the file or the link that was hit
     undone: float | None = None
@@ -53,53 +53,53 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class StruckSeries:
-    """One series of faults on a job; those that were not struck are only counted."""
+    """One series of faults on a job; faults that missed are only counted."""
 
     seed: int | None
     faults: tuple[Struck, ...]
     missed: int
-    ended: str  # why it came to an end; empty while it goes on
+    ended: str  # why it ended; empty while it is running
 
 
 def read_series(path: Path) -> StruckSeries:
-    """Return the last series of a record; of several lines about one fault the last one stands."""
+    """Return the last series of a record; of several lines about one fault the last one counts."""
     head: Mapping[str, Any] = {}
-    told: dict[int, Mapping[str, Any]] = {}
+    strikes: dict[int, Mapping[str, Any]] = {}
     ended = ""
     for line in lines_of(path):
         if "chaos" in line:
-            head, told, ended = line, {}, ""
+            head, strikes, ended = line, {}, ""
         elif "ended" in line:
             ended = str(line.get("why") or "ended")
         elif "n" in line:
-            told[int(line["n"])] = line
-    struck = [one for one in told.values() if one.get("outcome") == "struck"]
-    missed = sum(one.get("outcome") in ("missed", "refused") for one in told.values())
+            strikes[int(line["n"])] = line
+    struck = [one for one in strikes.values() if one.get("outcome") == "struck"]
+    missed = sum(one.get("outcome") in ("missed", "refused") for one in strikes.values())
     faults = sorted(map(_fault, struck), key=lambda one: (one.at, one.n))
     return StruckSeries(head.get("seed"), tuple(faults), missed, ended)
 
 
-def _fault(told: Mapping[str, Any]) -> Struck:
-    target = told.get("target") or {}
+def _fault(data: Mapping[str, Any]) -> Struck:
+    target = data.get("target") or {}
     pid, started = target.get("pid"), target.get("started")
     return Struck(
-        n=int(told["n"]),
-        kind=str(told["kind"]),
-        at=float(told["struck_at"]),
+        n=int(data["n"]),
+        kind=str(data["kind"]),
+        at=float(data["struck_at"]),
         rank=target.get("rank"),
         process=None if pid is None or not started else (int(pid), int(started)),
         node=str(target.get("node") or ""),
         name=str(target.get("name") or ""),
-        undone=told.get("undone_at"),
-        recovered=told.get("recovered_at"),
-        why=str(told.get("why") or ""),
-        step=told.get("step"),
+        undone=data.get("undone_at"),
+        recovered=data.get("recovered_at"),
+        why=str(data.get("why") or ""),
+        step=data.get("step"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """One process: who it is, whether it is a mere entry, how much memory it has."""
+    """One process of `/proc`."""
 
     pid: int
     started: int
@@ -110,22 +110,22 @@ class ProcessEntry:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Return what no other process ever has: its number and when it began."""
+        """Return the pid and start time, which identify a process."""
         return (self.pid, self.started)
 
     @property
     def part(self) -> str:
-        """Return which part of a plane it is, if one."""
+        """Return which part of a plane the process is, if any."""
         if any(word.endswith("nats-server") for word in self.words[:1]):
             return "nats"
         return next((_PARTS[word] for word in self.words if word in _PARTS), "")
 
 
 def living_processes(proc: Path) -> Iterator[ProcessEntry]:
-    """Yield all that lives; one that has ended and is not waited for does not."""
+    """Yield all processes that are not zombies."""
     for entry in proc.iterdir():
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it has just gone
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
                 found = _read(entry)
                 if found.state not in "ZX":
                     yield found
@@ -151,7 +151,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def processes_of_job(found: Iterator[ProcessEntry], job: str) -> list[ProcessEntry]:
-    """Return those that carry a job's name in their environment: ranks and agents of it."""
+    """Return the ranks and agents of a job, by their environment."""
     names = {f"LOOM_JOB={job}", f"LOOM_AGENT_OF={job}"}
     return [one for one in found if names & one.env]
 
@@ -162,19 +162,19 @@ Ask = Callable[[str, str, tuple[object, ...]], list[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """All that the databases have of one job."""
+    """The rows of one job in the databases."""
 
     jobs: Sequence[Row] = ()
     events: Sequence[Row] = ()
     commands: Sequence[Row] = ()
     checkpoints: Sequence[Row] = ()
     ranks: Sequence[Row] = ()
-    told: Sequence[Row] = ()  # what ranks said of themselves
-    why: str = ""  # nothing could be read, because of this
+    reports: Sequence[Row] = ()  # events reported by ranks
+    why: str = ""  # why nothing could be read
 
 
 def read_rows(job: str, home: Path, url: str = "") -> Base:
-    """Return what is known of a job; where nothing can be read, why."""
+    """Return the rows of a job, or why they cannot be read."""
     try:
         with contextlib.ExitStack() as open_:
             ask = _postgres(open_, url) if url else _sqlite(open_, home / "plane")
@@ -186,12 +186,12 @@ def read_rows(job: str, home: Path, url: str = "") -> Base:
 
 def _rows(ask: Ask, name: str, job: str) -> list[Row]:
     base, which, order = _TABLES[name]
-    table = "events" if name == "told" else name
+    table = "events" if name == "reports" else name
     return [_plain(row) for row in ask(base, f"{table} WHERE {which} ORDER BY {order}", (job,))]
 
 
 def _plain(row: Row) -> Row:
-    """Return a row whose columns of JSON are values, as Postgres gives them."""
+    """Return a row with its JSON columns parsed, as Postgres returns them."""
     texts = {name: row[name] for name in _JSON if isinstance(row.get(name), str | bytes)}
     return {**row, **{name: json.loads(text) for name, text in texts.items()}}
 
@@ -225,9 +225,9 @@ def _postgres(open_: contextlib.ExitStack, url: str) -> Ask:
         raise OSError(str(error)) from error
 
     def ask(name: str, words: str, values: tuple[object, ...]) -> list[Row]:
-        told = words.replace("?", "%s")
+        query = words.replace("?", "%s")
         try:
-            return list(base.execute(f"SELECT * FROM {name}.{told}".encode(), values))
+            return list(base.execute(f"SELECT * FROM {name}.{query}".encode(), values))
         except psycopg.Error as error:
             raise OSError(str(error)) from error
 
@@ -236,16 +236,16 @@ def _postgres(open_: contextlib.ExitStack, url: str) -> Ask:
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """One committed checkpoint, as its name and its manifest say."""
+    """One committed checkpoint, from its name and its manifest."""
 
     step: int
     path: Path
     generation: int | None
-    problem: str = ""  # what makes it half, without a look at its content
+    problem: str = ""  # why it is incomplete, without reading its content
 
 
 def committed_checkpoints(root: str) -> list[SavedCheckpoint] | None:
-    """Return the checkpoints of a root by step; nothing where it is not a folder of this host."""
+    """Return the checkpoints of a root by step; None if it is not a folder of this host."""
     if "://" in root and not root.startswith("file://"):
         return None
     folder = Path(root.removeprefix("file://"))
@@ -257,19 +257,19 @@ def committed_checkpoints(root: str) -> list[SavedCheckpoint] | None:
 
 
 def draft_folders(root: str) -> list[Path]:
-    """Return what was begun and never committed."""
+    """Return the folders of checkpoints that were not committed."""
     folder = Path(root.removeprefix("file://"))
     found = folder.iterdir() if folder.is_dir() else ()
     return [path for path in found if _DRAFT.fullmatch(path.name)]
 
 
 def _saved(step: int, path: Path) -> SavedCheckpoint:
-    told = object_in(path / "manifest.json")
-    shards = told.get("shards")
+    data = object_in(path / "manifest.json")
+    shards = data.get("shards")
     if not isinstance(shards, list) or not shards:
         return SavedCheckpoint(step, path, None, f"{path.name}: no manifest can be read")
-    generation = told.get("generation")
-    if told.get("step") != step or len(shards) != told.get("world_size"):
+    generation = data.get("generation")
+    if data.get("step") != step or len(shards) != data.get("world_size"):
         return SavedCheckpoint(
             step, path, generation, f"{path.name}: its manifest is another's, or short"
         )
@@ -279,7 +279,7 @@ def _saved(step: int, path: Path) -> SavedCheckpoint:
 
 
 def damage(saved: SavedCheckpoint) -> str:
-    """Read all of a checkpoint; return what is not as its manifest says."""
+    """Read a whole checkpoint; return how it differs from its manifest."""
     if saved.problem:
         return saved.problem
     for shard in object_in(saved.path / "manifest.json").get("shards", ()):
@@ -311,7 +311,7 @@ DigestLog = tuple["DigestLine", ...]  # of one rank, in the order it was written
 
 @dataclass(frozen=True, slots=True)
 class DigestLine:
-    """One step of one rank, or what it began a generation with."""
+    """One step of one rank, or its state at the start of a generation."""
 
     attempt: int
     generation: int
@@ -321,25 +321,25 @@ class DigestLine:
     step: int
     bits: tuple[str, str, str]  # of parameters, optimizers, buffers
     samples: str | None
-    chance: str | None
+    rng: str | None  # RNG state; `chance` in the file
     time: float
 
 
 def read_digests(folder: Path | None) -> tuple[DigestLog, ...]:
-    """Return the books of a folder by rank; a rank without one has an empty one."""
+    """Return the digest logs of a folder by rank; empty for a rank without one."""
     paths = {} if folder is None else {_rank(path): path for path in folder.glob("rank_*.jsonl")}
     ranks = range(max(paths, default=-1) + 1)
-    return tuple(_book(paths[rank]) if rank in paths else () for rank in ranks)
+    return tuple(_log(paths[rank]) if rank in paths else () for rank in ranks)
 
 
-def applied_steps(book: Iterable[DigestLine]) -> list[DigestLine]:
-    """Return the steps that a rank did itself."""
-    return [line for line in book if line.is_applied]
+def applied_steps(log: Iterable[DigestLine]) -> list[DigestLine]:
+    """Return the steps that a rank applied itself."""
+    return [line for line in log if line.is_applied]
 
 
-def last_word(book: Iterable[DigestLine]) -> dict[int, DigestLine]:
-    """Return each step as it was done last."""
-    return {line.step: line for line in book if line.is_applied}
+def final_steps(log: Iterable[DigestLine]) -> dict[int, DigestLine]:
+    """Return each step as it was applied last."""
+    return {line.step: line for line in log if line.is_applied}
 
 
 def _rank(path: Path) -> int:
@@ -347,20 +347,20 @@ def _rank(path: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _book(path: Path) -> DigestLog:
-    return tuple(_line(told) for told in lines_of(path))
+def _log(path: Path) -> DigestLog:
+    return tuple(_line(data) for data in lines_of(path))
 
 
-def _line(told: Mapping[str, Any]) -> DigestLine:
+def _line(data: Mapping[str, Any]) -> DigestLine:
     return DigestLine(
-        attempt=int(told["attempt"]),
-        generation=int(told["generation"]),
-        incarnation=str(told["incarnation"]),
-        process=(int(told["pid"]), int(told["started"])),
-        is_applied=told["kind"] == "applied",
-        step=int(told["step"]),
-        bits=(told["digest"], told["state"], told["own"]),
-        samples=told["samples"],
-        chance=told["chance"],
-        time=float(told["time"]),
+        attempt=int(data["attempt"]),
+        generation=int(data["generation"]),
+        incarnation=str(data["incarnation"]),
+        process=(int(data["pid"]), int(data["started"])),
+        is_applied=data["kind"] == "applied",
+        step=int(data["step"]),
+        bits=(data["digest"], data["state"], data["own"]),
+        samples=data["samples"],
+        rng=data["chance"],
+        time=float(data["time"]),
     )

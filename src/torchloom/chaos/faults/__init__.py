@@ -1,4 +1,4 @@
-"""What each kind of fault needs, hits, does, and how it is undone.
+"""The kinds of faults: their conditions and targets, how they are injected and undone.
 
-Read `actions` first: one table of all.
+Read `actions` first, which has a table of all.
 """

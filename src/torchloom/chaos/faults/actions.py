@@ -1,6 +1,6 @@
-"""Strike: what each kind of fault needs, aims at, does, and how it is undone; one table of each.
+"""Inject faults: for each kind, its conditions, its target, its action and its undo.
 
-Whatever lasts is written down before it happens, so that somebody else can undo it.
+How to undo a lasting fault is written down before it happens, so that another process can do it.
 """
 
 import signal
@@ -20,11 +20,11 @@ _SHOWN = 5  # problems of a plan in one message
 
 
 class FaultAction(NamedTuple):
-    """How faults of one kind are struck."""
+    """How faults of one kind are injected."""
 
-    problem: Callable[[Fault, Victim], str]  # why that cannot be done here, with the remedy
-    aim: Callable[[Fault, Victim], Aim | None]  # nothing: what is meant is gone
-    strike: Callable[[Aim], bool]  # false: it was gone when it was struck
+    problem: Callable[[Fault, Victim], str]  # why it is not possible here, with the remedy
+    aim: Callable[[Fault, Victim], Aim | None]  # None: the target is gone
+    strike: Callable[[Aim], bool]  # False: the target was gone when it was to be hit
 
 
 _PART = FaultAction(processes.no_part, processes.aim_part, processes.sending(signal.SIGKILL))
@@ -56,7 +56,7 @@ UNDOING: Mapping[str, Callable[[Undo], None]] = {
 
 
 class NotPossible(UserError):
-    """A plan asks for what cannot be done here; nothing of it was begun."""
+    """A plan has faults that are not possible here; nothing was begun."""
 
     code = "chaos_not_possible"
 
@@ -68,7 +68,7 @@ class NotPossible(UserError):
 
 
 def check(plan: Iterable[Fault], victim: Victim) -> None:
-    """Refuse a plan of which a part cannot be done, before anything of it is."""
+    """Refuse a plan with impossible faults before anything is done."""
     asked: dict[Fault, str] = {}
     for fault in plan:
         alike = replace(fault, at=0.0, lasts=None)
@@ -79,26 +79,26 @@ def check(plan: Iterable[Fault], victim: Victim) -> None:
 
 
 def aim(fault: Fault, victim: Victim) -> Aim | None:
-    """Return what a fault would hit now."""
+    """Return the current target of a fault."""
     return WAYS[fault.kind].aim(fault, victim)
 
 
 def strike(planned: Strike, found: Aim | None) -> Strike:
-    """Hit what was aimed at; return what came of it."""
+    """Inject a fault; return its outcome."""
     if found is None:
-        why = f"nothing to hit: {kind_of(planned.kind).hits} is not there"
+        why = f"nothing to hit: {kind_of(planned.kind).hits} does not exist"
         return replace(planned, outcome="missed", why=why)
     planned = replace(planned, target=found.target)
     at = time.time()
     try:
         hit = WAYS[planned.kind].strike(found)
-    except (LoomError, OSError) as error:  # the world said no: nothing was done
+    except (LoomError, OSError) as error:  # it was refused: nothing was done
         return replace(planned, outcome="refused", why=str(error))
     if not hit:
-        return replace(planned, outcome="missed", why="it was gone when it was to be struck")
+        return replace(planned, outcome="missed", why="the target was already gone")
     return replace(planned, outcome="struck", struck_at=at)
 
 
 def undo(note: Undo) -> None:
-    """Take a fault away again; doing it twice does no harm."""
+    """Undo a fault; doing it twice does no harm."""
     UNDOING[note["do"]](note)

@@ -1,7 +1,7 @@
-"""Hit the network between hosts: an interface goes down for a while, or sends very slowly.
+"""Faults of the host: a network interface goes down or slow, a rank's clock jumps.
 
-A link is named `IFACE` in our own network namespace, or `NETNS/IFACE` in one that `ip netns` lists
-or that a process with this pid is in: so the hosts of a machine that has several can be parted.
+A link is `IFACE` in this network namespace, or `NETNS/IFACE`, where NETNS is a name that `ip netns`
+lists or the pid of a process in that namespace.
 """
 
 import json
@@ -32,13 +32,13 @@ _PATIENCE = 30.0
 
 
 def no_clock(fault: Fault, victim: Victim) -> str:
-    """Return why no rank's clock can be moved, or nothing."""
+    """Return why no rank's clock can be changed; empty if one can."""
     ranks = victim.ranks()
     wanted = [fault.rank] if fault.rank is not None else sorted(ranks)
     if any(rank in ranks and file_of(ranks[rank]) for rank in wanted):
         return ""
     which = f"rank {fault.rank}" if fault.rank is not None else f"no rank of {victim.job}"
-    verb = "does not run" if fault.rank is not None else "runs"
+    verb = "is not running" if fault.rank is not None else "is running"
     return (
         f"{which} {verb} under libfaketime with {VARIABLE} and {STEADY}; start the job with"
         f" -e LD_PRELOAD=.../libfaketime.so.1 -e {VARIABLE}=FILE -e FAKETIME_NO_CACHE=1"
@@ -47,7 +47,7 @@ def no_clock(fault: Fault, victim: Victim) -> str:
 
 
 def aim_clock(fault: Fault, victim: Victim) -> Aim | None:
-    """Return the rank that is meant, or the lowest whose clock can be moved."""
+    """Return the chosen rank, or the lowest whose clock can be changed."""
     for rank, process in sorted(victim.ranks().items()):
         path = file_of(process) if fault.rank in (None, rank) else None
         if path is not None:
@@ -58,7 +58,7 @@ def aim_clock(fault: Fault, victim: Victim) -> Aim | None:
 
 
 def step_clock(aim: Aim) -> bool:
-    """Have the clock jump, if whose it is still runs."""
+    """Change the clock, if its process is still running."""
     if aim.process is None or not aim.process.is_alive():
         return False
     _replace(Path(aim.target.name), f"{aim.facts['by']:+f}\n")
@@ -66,16 +66,16 @@ def step_clock(aim: Aim) -> bool:
 
 
 def set_clock_back(undo: Undo) -> None:
-    """Put the clock right."""
+    """Restore the clock."""
     path = Path(undo["path"])
     if undo["text"] is not None:
         _replace(path, undo["text"])
     elif path.exists():
-        _replace(path, "+0\n")  # without a file, time would stand where it last was
+        _replace(path, "+0\n")  # without a file, the time would stand still
 
 
 def file_of(process: ProcessIdentity) -> Path | None:
-    """Return the file that says a process' time of day; nothing if that is the machine's."""
+    """Return the file with the offset of a process's clock; None if it uses the machine's."""
     folder = Path(f"/proc/{process.pid}")
     try:
         words = (folder / "environ").read_bytes().split(b"\0")
@@ -96,29 +96,29 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write it in one step: whoever reads half of it would live in another century."""
+    """Write a file atomically: half of it would be another time."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text)
     partial.replace(path)
 
 
 class LinkNotTouched(Failure):
-    """The kernel did not take what was asked of an interface."""
+    """A command on a network interface failed."""
 
     code = "link_not_touched"
 
-    def __init__(self, words: Sequence[str], said: str) -> None:
-        super().__init__(f"`{' '.join(words)}` failed: {said.strip() or 'without a word'}")
+    def __init__(self, words: Sequence[str], stderr: str) -> None:
+        super().__init__(f"`{' '.join(words)}` failed: {stderr.strip() or 'no output'}")
 
 
 def no_link(fault: Fault, victim: Victim) -> str:
-    """Return why a link cannot be hit, or nothing."""
+    """Return why a link cannot be hit; empty if it can."""
     if os.geteuid() != 0:
-        return f"{fault.kind} needs root; run it with sudo, or leave the kind out"
+        return f"{fault.kind} needs root; run it with sudo, or leave this kind out"
     if lacking := [one for one in ("ip", "tc", "nsenter") if not shutil.which(one, path=_PATH)]:
         return f"{fault.kind} needs {lacking[0]}; install iproute2 and util-linux"
     if not fault.link:
-        return f"{fault.kind} needs to know which link; say --link IFACE or --link NETNS/IFACE"
+        return f"{fault.kind} needs a link; give --link IFACE or --link NETNS/IFACE"
     found = _look(fault.link)
     if found is None:
         return f"no interface {fault.link}; `ip link` and `ip netns` list them"
@@ -126,19 +126,19 @@ def no_link(fault: Fault, victim: Victim) -> str:
 
 
 def _not_ours(fault: Fault, found: dict[str, Any]) -> str:
-    """Return why an interface that is there must not be touched, or nothing."""
+    """Return why an existing interface must not be changed; empty if it may."""
     link = fault.link
     if "LOOPBACK" in found["flags"]:
-        return f"{link} is a loopback, no link between hosts; name another"
-    if "/" not in link and _is_way_out(link):
-        return f"{link} is this machine's own way out; name one of a namespace: NETNS/IFACE"
+        return f"{link} is a loopback, not a link between hosts; name another"
+    if "/" not in link and _is_default_route(link):
+        return f"{link} has this machine's default route; name one of a namespace: NETNS/IFACE"
     if fault.kind == "slow-link" and found.get("qdisc") not in _OWN:
-        return f"somebody shapes {link} already ({found.get('qdisc')}); take that away first"
+        return f"{link} is already shaped ({found.get('qdisc')}); remove that qdisc first"
     return ""
 
 
 def aim_link(fault: Fault, victim: Victim) -> Aim | None:
-    """Return the interface, if it is up and nobody else slows it down."""
+    """Return the interface, if it is up and not shaped."""
     found = _look(fault.link)
     is_cut = fault.kind == "cut-link"
     if found is None or "UP" not in found["flags"]:
@@ -150,39 +150,39 @@ def aim_link(fault: Fault, victim: Victim) -> Aim | None:
 
 
 def cut_link(aim: Aim) -> bool:
-    """Pull the cable: silence on both sides, nothing is reset."""
+    """Set the interface down: both sides get no packets and no reset."""
     _act(aim.target.name, "ip", "link", "set", "dev", _interface(aim.target.name), "down")
     return True
 
 
 def slow_link(aim: Aim) -> bool:
-    """Let it send no faster than a modem did."""
+    """Limit the interface to `RATE`."""
     link = aim.target.name
     _act(link, "tc", "qdisc", "add", "dev", _interface(link), "root", "tbf", *RATE)
     return True
 
 
 def mend_link(undo: Undo) -> None:
-    """Plug the cable in again; an interface that is gone needs none."""
+    """Set the interface up again, if it exists."""
     if _look(undo["link"]) is not None:
         _act(undo["link"], "ip", "link", "set", "dev", _interface(undo["link"]), "up")
 
 
 def quicken_link(undo: Undo) -> None:
-    """Let it send as it did."""
+    """Remove the limit of `slow_link`."""
     found = _look(undo["link"])
     if found is not None and found.get("qdisc") == "tbf":
         _act(undo["link"], "tc", "qdisc", "del", "dev", _interface(undo["link"]), "root")
 
 
 def _look(link: str) -> dict[str, Any] | None:
-    """Return what the kernel says of an interface, or nothing when there is none."""
+    """Return the kernel's description of an interface; None if it does not exist."""
     done = _run(link, "ip", "-j", "link", "show", "dev", _interface(link))
     found = json.loads(done.stdout) if done is not None and done.returncode == 0 else []
     return found[0] if found else None
 
 
-def _is_way_out(link: str) -> bool:
+def _is_default_route(link: str) -> bool:
     done = _run(link, "ip", "-j", "route", "show", "default")
     routes = json.loads(done.stdout or "[]") if done is not None and done.returncode == 0 else []
     return any(route.get("dev") == _interface(link) for route in routes)
@@ -195,7 +195,7 @@ def _act(link: str, *words: str) -> None:
 
 
 def _run(link: str, *words: str) -> "subprocess.CompletedProcess[str] | None":
-    """Run a command where the interface is; nothing when that place is gone."""
+    """Run a command in the namespace of the interface; None if the namespace is gone."""
     space = _namespace(link)
     if space is None:
         return None
@@ -211,7 +211,7 @@ def _run(link: str, *words: str) -> "subprocess.CompletedProcess[str] | None":
 
 
 def _namespace(link: str) -> str | None:
-    """Return the file of a link's namespace; "" is our own, None one that is not there."""
+    """Return the file of a link's namespace; "" is this one, None if it does not exist."""
     name, slash, _ = link.rpartition("/")
     if not slash:
         return ""

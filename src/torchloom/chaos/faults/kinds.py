@@ -1,26 +1,26 @@
-"""The kinds of faults: what each hits, what it needs, and what the job may rightly call it."""
+"""The table of fault kinds: target, conditions, and the reasons that a job may report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchloom.errors import UserError, nearest, shorten
 
-RANK = "rank"  # what most of them hit
+RANK = "rank"  # the target of most kinds
 
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One way to hurt a job."""
+    """One kind of fault."""
 
     name: str
     hits: str  # a rank, a part of the plane, a link, a file
-    says: str  # what it does, in one line
+    summary: str  # what it does, in one line
     root: bool = False
-    seconds: float | None = None  # how long it lasts where nobody says; None: it does not last
-    reasons: tuple[str, ...] = ()  # what the job may call it; nothing: it has nothing to say
-    ends_rank: bool = False  # the process that is hit is gone afterwards, and another comes
-    fields: tuple[str, ...] = ()  # what a plan may say of it, beside `at` and `kind`
-    needs: str = ""  # the condition, in words
+    seconds: float | None = None  # default duration; None: it does not last
+    reasons: tuple[str, ...] = ()  # reasons that the job may report; empty: none is required
+    ends_rank: bool = False  # the process that is hit ends and is replaced
+    fields: tuple[str, ...] = ()  # fields of a plan's entry beside `at` and `kind`
+    needs: str = ""  # the condition, as text
 
     @property
     def lasts(self) -> bool:
@@ -64,7 +64,7 @@ KINDS: dict[str, FaultKind] = {
         FaultKind(
             "kill-postgres",
             "postgres",
-            "SIGKILL to Postgres; started again later",
+            "SIGKILL to Postgres; restarted later",
             seconds=1.0,
             fields=("lasts",),
             needs="LOOM_DATABASE on this machine, run by the same user, or root",
@@ -77,7 +77,7 @@ KINDS: dict[str, FaultKind] = {
             seconds=2.0,
             reasons=("node_lost_.*", "exit_code_[0-9]+_rank_[0-9]+"),
             fields=("link", "lasts"),
-            needs="an interface that is not this machine's own way out",
+            needs="an interface without this machine's default route",
         ),
         FaultKind(
             "slow-link",
@@ -86,12 +86,12 @@ KINDS: dict[str, FaultKind] = {
             root=True,
             seconds=3.0,
             fields=("link", "lasts"),
-            needs="an interface that nobody shapes yet",
+            needs="an interface without a traffic shaper",
         ),
         FaultKind(
             "corrupt-shard",
             "shard",
-            "one byte of the newest checkpoint is another",
+            "one byte of the newest checkpoint changes",
             seconds=5.0,
             fields=("rank", "lasts"),
             needs="checkpoints on a local disk, two of them committed",
@@ -117,7 +117,7 @@ KINDS: dict[str, FaultKind] = {
 
 
 class UnknownKind(UserError):
-    """No fault is called so."""
+    """There is no fault of this kind."""
 
     code = "unknown_fault"
 
@@ -136,25 +136,25 @@ def kind_of(name: str) -> FaultKind:
 
 
 def kinds_of(words: str) -> tuple[FaultKind, ...]:
-    """Return the kinds of `kill,stop`, each once, in the order they are named in."""
+    """Parse `kill,stop` into kinds, each once, in order."""
     names = [word.strip() for word in words.split(",") if word.strip()]
     if not names:
-        raise UserError(f"--kinds names none; known: {', '.join(KINDS)}")
+        raise UserError(f"--kinds is empty; known: {', '.join(KINDS)}")
     return tuple(kind_of(name) for name in dict.fromkeys(names))
 
 
 def reasons_of(kind: FaultKind, rank: int | None) -> tuple[str, ...]:
-    """Return the patterns of what the job may call a fault of this kind, at this rank."""
+    """Return the patterns of reasons that the job may report for this kind and rank."""
     at = "[0-9]+" if rank is None else str(rank)
     return tuple(reason.replace("{rank}", at) for reason in kind.reasons)
 
 
 def table_rows(kinds: Iterable[FaultKind] = KINDS.values()) -> list[tuple[str, ...]]:
-    """Return the rows that `loom chaos --kinds help` and the page about it show."""
+    """Return the rows of `loom chaos --kinds help` and of the documentation."""
     return [
         (
             kind.name,
-            kind.says,
+            kind.summary,
             "root" if kind.root else "-",
             "-" if kind.seconds is None else f"{kind.seconds:g} s",
             kind.needs or "-",

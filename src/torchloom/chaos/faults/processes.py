@@ -1,4 +1,4 @@
-"""Hit a process: a rank is killed, held still or made to raise, a part of the plane is killed."""
+"""Faults of processes: kill, stop or raise in a rank; kill a part of the plane."""
 
 import contextlib
 import os
@@ -24,41 +24,41 @@ START = "server-start"
 VARIABLE = "LOOM_DATABASE"
 PORT = 5432
 _CREDENTIALS = struct.Struct("3i")
-_KEPT = ("PATH", "LANG", "TZ", "PGDATA", "LD_LIBRARY_PATH")  # no secret stands in these
-_PATIENCE = 60.0  # seconds for a server that repairs what its death has left
-_LOOK = 0.05
-_CALL = 5.0
+_KEPT = ("PATH", "LANG", "TZ", "PGDATA", "LD_LIBRARY_PATH")  # these contain no secrets
+_PATIENCE = 60.0  # seconds for a server to recover after its death
+_POLL = 0.05
+_CONNECT = 5.0
 _PROTOCOL = 3 << 16
-_HELLO = b"user\0loom-chaos\0\0"  # nobody of this name need be known: any other answer will do
+_HELLO = b"user\0loom-chaos\0\0"  # the user need not exist: any other reply will do
 _NOT_YET = b"57P03"  # cannot_connect_now
-_STARTED: list["subprocess.Popen[bytes]"] = []  # by us, for as long as we live
+_STARTED: list["subprocess.Popen[bytes]"] = []  # started by this process
 CONTINUE = "continue"
 
 
 class ServerNotStarted(Failure):
-    """A database that was killed did not come up again."""
+    """A killed database did not start again."""
 
     code = "server_not_started"
 
     def __init__(self, words: list[str]) -> None:
-        super().__init__(f"Postgres does not come up again; start it: {' '.join(words)}")
+        super().__init__(f"Postgres did not start again; start it with: {' '.join(words)}")
 
 
 def no_server(fault: Fault, victim: Victim) -> str:
-    """Return why no Postgres can be killed, or nothing."""
+    """Return why Postgres cannot be killed; empty if it can."""
     url = settings.environment().get(VARIABLE, "")
     if not url:
-        return f"the plane keeps its state in files; kill-postgres needs {VARIABLE}"
+        return f"the plane stores its state in files; kill-postgres needs {VARIABLE}"
     process = listener(url)
     if process is None:
-        return f"no Postgres of this machine listens where {VARIABLE} says; run it on its host"
+        return f"no Postgres of this machine listens at {VARIABLE}; run `loom chaos` on its host"
     if os.geteuid() not in (0, _uid(process.pid)):
-        return "Postgres is another user's; run as that user or as root"
+        return "Postgres belongs to another user; run as that user or as root"
     return ""
 
 
 def aim_server(fault: Fault, victim: Victim) -> Aim | None:
-    """Return the server that listens, with all that is needed to start it again."""
+    """Return the server process, with all that is needed to start it again."""
     url = settings.environment().get(VARIABLE, "")
     process = listener(url) if url else None
     undo = _how(process.pid) if process is not None else None
@@ -68,20 +68,20 @@ def aim_server(fault: Fault, victim: Victim) -> Aim | None:
 
 
 def start_server(undo: Undo) -> None:
-    """Start the server as it was, unless one listens; come back when it lets people in."""
+    """Start the server as before, unless one is running; wait until it accepts connections."""
     deadline = time.monotonic() + _PATIENCE
     while not accepts(undo["url"]):
         if time.monotonic() > deadline:
             raise ServerNotStarted(list(undo["words"]))
-        living = [one for one in _STARTED if one.poll() is None]  # no other is in its way
-        if not living and listener(undo["url"]) is None:  # what it shared may still be in use
+        living = [one for one in _STARTED if one.poll() is None]
+        if not living and listener(undo["url"]) is None:  # its shared memory may still be in use
             living.append(_spawn(undo))
         _STARTED[:] = living
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def listener(url: str) -> ProcessIdentity | None:
-    """Return who listens where a URL says, if that is a Postgres of this machine."""
+    """Return the process that listens at a URL, if it is a Postgres of this machine."""
     host, port = _address(url)
     pid = _at_socket(host, port) if host.startswith("/") else _at_port(port, host)
     if pid is None or _name(pid) != "postgres":
@@ -90,21 +90,21 @@ def listener(url: str) -> ProcessIdentity | None:
 
 
 def accepts(url: str) -> bool:
-    """Tell whether a server lets people in: one that repairs itself says that it does not."""
+    """Tell whether a server accepts connections, which it refuses while it recovers."""
     try:
-        with _called(*_address(url)) as channel:
+        with _connected(*_address(url)) as channel:
             channel.sendall(struct.pack("!II", len(_HELLO) + 8, _PROTOCOL) + _HELLO)
-            said = channel.recv(4096)
+            reply = channel.recv(4096)
     except OSError:
         return False
-    return bool(said) and _NOT_YET not in said
+    return bool(reply) and _NOT_YET not in reply
 
 
-def _called(host: str, port: int) -> socket.socket:
+def _connected(host: str, port: int) -> socket.socket:
     if not host.startswith("/"):
-        return socket.create_connection((host, port), _CALL)
+        return socket.create_connection((host, port), _CONNECT)
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    channel.settimeout(_CALL)
+    channel.settimeout(_CONNECT)
     try:
         channel.connect(f"{host}/.s.PGSQL.{port}")
     except OSError:
@@ -122,24 +122,24 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def _bare(url: str) -> str:
-    """Return where a URL leads, without whose it is: no password is written to a disk."""
+    """Return a URL without user and password, which must not be written to disk."""
     host, port = _address(url)
     return f"postgresql:///?host={host}&port={port}"
 
 
 def _at_socket(folder: str, port: int) -> int | None:
-    """Ask the kernel who made the socket that we call."""
+    """Return the pid of the process that created a server socket."""
     try:
-        with _called(folder, port) as channel:
-            told = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        with _connected(folder, port) as channel:
+            peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     except OSError:
         return None
-    pid: int = _CREDENTIALS.unpack(told)[0]
+    pid: int = _CREDENTIALS.unpack(peer)[0]
     return pid or None
 
 
 def _at_port(port: int, host: str) -> int | None:
-    """Look who of this machine listens at a port of its loopback."""
+    """Return the pid of the process that listens at a loopback port."""
     if host not in settings.LOOPBACK_NAMES:
         return None
     import psutil
@@ -151,7 +151,7 @@ def _at_port(port: int, host: str) -> int | None:
 
 
 def _how(pid: int) -> dict[str, Any] | None:
-    """Return how a process was started; nothing when it is gone."""
+    """Return how a process was started; None if it is gone."""
     folder = Path(f"/proc/{pid}")
     try:
         words = [os.fsdecode(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
@@ -202,7 +202,7 @@ def _uid(pid: int) -> int:
 
 
 def no_rank(fault: Fault, victim: Victim) -> str:
-    """Return why a rank cannot be hit, or nothing."""
+    """Return why a rank cannot be hit; empty if it can."""
     ranks = victim.ranks()
     if not ranks:
         return f"no rank of {victim.job} runs on this host; run `loom chaos` where they are"
@@ -212,29 +212,29 @@ def no_rank(fault: Fault, victim: Victim) -> str:
 
 
 def no_listener(fault: Fault, victim: Victim) -> str:
-    """Return why a rank cannot be made to raise, or nothing."""
+    """Return why a rank cannot be made to raise; empty if it can."""
     if why := no_rank(fault, victim):
         return why
-    deaf = [rank for rank, process in victim.ranks().items() if not listens(process)]
-    wanted = deaf if fault.rank is None else [rank for rank in deaf if rank == fault.rank]
+    others = [rank for rank, process in victim.ranks().items() if not listens(process)]
+    wanted = others if fault.rank is None else [rank for rank in others if rank == fault.rank]
     if wanted:
-        return f"rank {wanted[0]} is in no `run.steps()`; `raise` needs a program that uses it"
+        return f"rank {wanted[0]} is not in `run.steps()`; `raise` needs a program that uses it"
     return ""
 
 
 def aim_rank(fault: Fault, victim: Victim) -> Aim | None:
-    """Return the rank that is meant, or the lowest; nothing when it is gone."""
+    """Return the chosen rank, or the lowest; None if it is gone."""
     ranks = victim.ranks()
     rank = fault.rank if fault.rank is not None else min(ranks, default=-1)
     if rank not in ranks:
         return None
     process = ranks[rank]
-    undo = {"do": CONTINUE, "process": _told(process)} if fault.kind == "stop" else None
+    undo = {"do": CONTINUE, "process": _identity(process)} if fault.kind == "stop" else None
     return Aim(target_of("rank", process, rank), undo, process)
 
 
 def no_part(fault: Fault, victim: Victim) -> str:
-    """Return why a part of the plane cannot be killed, or nothing."""
+    """Return why a part of the plane cannot be killed; empty if it can."""
     name = kind_of(fault.kind).hits
     if part(name) is not None:
         return ""
@@ -244,14 +244,14 @@ def no_part(fault: Fault, victim: Victim) -> str:
 
 
 def aim_part(fault: Fault, victim: Victim) -> Aim | None:
-    """Return the part that is meant; nothing while it is not there."""
+    """Return the process of a part of the plane; None if it is not running."""
     name = kind_of(fault.kind).hits
     process = part(name) if name in PARTS else None
     return Aim(target_of(name, process), None, process) if process else None
 
 
 def sending(signum: int) -> Callable[[Aim], bool]:
-    """Return what sends a signal to the very process that was aimed at."""
+    """Return a function that sends a signal to the process of an aim."""
 
     def send(aim: Aim) -> bool:
         return aim.process is not None and aim.process.send(signum)
@@ -260,13 +260,13 @@ def sending(signum: int) -> Callable[[Aim], bool]:
 
 
 def provoke(aim: Aim) -> bool:
-    """Have a rank raise, if it listens: it would die of the signal otherwise."""
+    """Make a rank raise, if it handles the signal: otherwise the signal would kill it."""
     process = aim.process
     return process is not None and listens(process) and process.send(SIGNAL)
 
 
 def listens(process: ProcessIdentity) -> bool:
-    """Tell whether a process has a handler for the signal that provokes an exception."""
+    """Tell whether a process handles the signal that makes it raise."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     except OSError:
@@ -276,11 +276,11 @@ def listens(process: ProcessIdentity) -> bool:
 
 
 def continue_process(undo: Undo) -> None:
-    """Let a process that was stopped run again, if it is still there."""
+    """Send SIGCONT to a stopped process, if it still exists."""
     ProcessIdentity.from_dict(dict(undo["process"])).send(signal.SIGCONT)
 
 
-def _told(process: ProcessIdentity) -> dict[str, object]:
+def _identity(process: ProcessIdentity) -> dict[str, object]:
     return {
         "host": process.host,
         "boot": process.boot,

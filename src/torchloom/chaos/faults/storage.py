@@ -1,6 +1,6 @@
-"""Hit the disk: the file system of a job's checkpoints is filled for a while, if it is a small one.
+"""Faults of storage: the file system of a job's checkpoints is filled, or a shard is damaged.
 
-Only a tmpfs is: nobody's system runs on one that holds a job's checkpoints.
+Only a small tmpfs is filled: no other program's data is on one that has a job's checkpoints.
 """
 
 import errno
@@ -27,10 +27,10 @@ _FLIP = 0xFF
 
 
 def no_disk(fault: Fault, victim: Victim) -> str:
-    """Return why the disk cannot be filled, or nothing."""
+    """Return why the disk cannot be filled; empty if it can."""
     root = local_root(victim)
     if root is None:
-        return f"{victim.job} keeps no checkpoints on a local disk; disk-full fills only those"
+        return f"{victim.job} has no checkpoints on a local disk; disk-full fills only those"
     kind = kind_of_disk(root)
     if kind != "tmpfs":
         return f"{root} is on {kind or 'an unknown disk'}; disk-full fills only a small tmpfs"
@@ -42,7 +42,7 @@ def no_disk(fault: Fault, victim: Victim) -> str:
 
 
 def aim_disk(fault: Fault, victim: Victim) -> Aim | None:
-    """Return the file that will take all the room; nothing where there is none left to take."""
+    """Return the file that will fill the disk; None if the disk cannot be filled."""
     root = local_root(victim)
     if root is None or no_disk(fault, victim):
         return None
@@ -53,7 +53,7 @@ def aim_disk(fault: Fault, victim: Victim) -> Aim | None:
 
 
 def fill_disk(aim: Aim) -> bool:
-    """Take all the room there is."""
+    """Fill the disk."""
     fd = os.open(aim.target.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         while os.write(fd, _CHUNK):
@@ -67,19 +67,19 @@ def fill_disk(aim: Aim) -> bool:
 
 
 def free_disk(undo: Undo) -> None:
-    """Give the room back."""
+    """Remove the file that fills the disk."""
     Path(undo["path"]).unlink(missing_ok=True)
 
 
 def local_root(victim: Victim) -> Path | None:
-    """Return where a job's checkpoints are, if that is a folder of this host."""
+    """Return the folder of a job's checkpoints, if it is on this host."""
     root = victim.record().checkpoints
     is_url = "://" in root and not root.startswith("file://")
     return Path(root.removeprefix("file://")) if root and not is_url else None
 
 
 def kind_of_disk(path: Path) -> str:
-    """Return on what kind of file system a folder is."""
+    """Return the kind of file system of a folder."""
     text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     mount = mount_of(existing(path).resolve(), parse_mounts(text))
     return mount.kind if mount else ""
@@ -91,10 +91,10 @@ def _size(path: Path) -> int:
 
 
 def no_shard(fault: Fault, victim: Victim) -> str:
-    """Return why no shard can be damaged, or nothing."""
+    """Return why no shard can be damaged; empty if one can."""
     root = local_root(victim)
     if root is None:
-        return f"{victim.job} keeps no checkpoints on a local disk; corrupt-shard needs them there"
+        return f"{victim.job} has no checkpoints on a local disk; corrupt-shard needs them there"
     if len(_readable(root)) < 2:
         return (
             f"{victim.job} has fewer than two committed checkpoints; corrupt-shard leaves one"
@@ -122,13 +122,13 @@ def aim_shard(fault: Fault, victim: Victim) -> Aim | None:
 
 
 def damage_shard(aim: Aim) -> bool:
-    """Make the byte another; the file's times stay."""
+    """Change the byte; the file's times stay the same."""
     facts = dict(aim.facts)
     return _write(Path(facts["path"]), facts, facts["byte"], facts["byte"] ^ _FLIP)
 
 
 def put_back(undo: Undo) -> None:
-    """Make the byte what it was, wherever its file is by now; one that was removed needs none."""
+    """Restore the byte, wherever the file was moved; a removed file is ignored."""
     path = Path(undo["path"])
     folder = path.parent
     places = [path, *sorted(folder.parent.glob(f"*{folder.name}*/{path.name}"))]
@@ -138,7 +138,7 @@ def put_back(undo: Undo) -> None:
 
 
 def _readable(root: Path) -> list[Manifest]:
-    """Return the two newest committed checkpoints that say what is in them."""
+    """Return the manifests of the two newest committed checkpoints with readable ones."""
     reader, found = LocalReader(str(root)), list[Manifest]()
     for step in reader.committed():
         try:
@@ -160,17 +160,17 @@ def _byte(path: Path, offset: int) -> dict[str, Any] | None:
     return {"path": str(path), "offset": offset, "byte": byte[0], "inode": inode} if byte else None
 
 
-def _write(path: Path, told: Undo, before: int, after: int) -> bool:
-    """Change the byte of this very file if it is what it should be; tell whether."""
+def _write(path: Path, note: Undo, before: int, after: int) -> bool:
+    """Change a byte if the file and its value are the expected ones; return whether it did."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         found = os.fstat(fd)
-        same = found.st_ino == told["inode"] and os.pread(fd, 1, told["offset"]) == bytes([before])
+        same = found.st_ino == note["inode"] and os.pread(fd, 1, note["offset"]) == bytes([before])
         if same:
-            os.pwrite(fd, bytes([after]), told["offset"])
+            os.pwrite(fd, bytes([after]), note["offset"])
             os.fsync(fd)
             os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns))
         return same

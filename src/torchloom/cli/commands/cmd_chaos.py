@@ -134,7 +134,9 @@ def _show(plan: "tuple[Fault, ...]") -> int:
     import yaml
 
     for fault in plan:
-        echo(f"- {yaml.safe_dump(fault.said(), default_flow_style=True, sort_keys=False).strip()}")
+        echo(
+            f"- {yaml.safe_dump(fault.to_dict(), default_flow_style=True, sort_keys=False).strip()}"
+        )
     return 0
 
 
@@ -158,7 +160,7 @@ def _run(
     from torchloom.chaos.undo import Guardian
 
     job, limit = victim.job, seconds(options["limit"], "--limit")
-    faults = tuple(fault.said() for fault in plan)
+    faults = tuple(fault.to_dict() for fault in plan)
     head = SeriesHead(os.urandom(6).hex(), job, seed, time.time(), len(plan), faults)
     with alone(victim), _logged(victim, head.chaos) as (log, no_log):
         place = options["against"], settings.environment(), _api(), log, no_log
@@ -179,9 +181,9 @@ def _logged(victim: "Victim", name: str) -> "Iterator[tuple[Path | None, str]]":
     Yields its folder, or why there is none.
     """
     from torchloom import settings
-    from torchloom.chaos.checker.case import ledger_of
+    from torchloom.chaos.checker.case import digests_of
 
-    if ledger_of(victim.folder, settings.environment()) is not None:
+    if digests_of(victim.folder, settings.environment()) is not None:
         yield None, ""
         return
     with victim.logged(f"digests-{name}") as why:

@@ -45,9 +45,9 @@ def command(
         raise OperatorsNotTrusted(host)
     found = _status() if status else _up(host, only)
     if as_json:
-        from torchloom.client.plane import shape
+        from torchloom.client.plane import shown_status
 
-        echo_json(shape(found))
+        echo_json(shown_status(found))
     else:
         _show(found)
 

@@ -34,7 +34,7 @@ from torchloom.specs.api import (
     make_app_handle,
     parse_app_handle,
 )
-from torchloom.specs.states import job_word
+from torchloom.specs.states import job_state_of
 from torchloom.workspace import sources
 
 
@@ -291,7 +291,7 @@ def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> Non
     for handle, state in states.items():
         found = before[handle]
         had = "had already ended: " if found is not None and is_terminal(found.state) else ""
-        echo(f"{handle} {had}{job_word(state)}")
+        echo(f"{handle} {had}{job_state_of(state)}")
 
 
 def _stop(runner: Runner, handle: str, now: bool) -> None:

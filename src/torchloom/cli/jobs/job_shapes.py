@@ -8,7 +8,7 @@ from torchloom.cli.output import age, duration, paint
 from torchloom.errors import LoomError
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
-from torchloom.specs.states import JobState, app_word, job_word
+from torchloom.specs.states import JobState, app_state_of, job_state_of
 
 _PATIENCE = 2.0  # seconds; a read does not wait for a busy plane
 STATES = (*JobState, *(s.name for s in AppState if s.name not in JobState.__members__))
@@ -110,7 +110,7 @@ def handle_of(record: RunRecord, scheduler: str = "local") -> str:
 
 def state_of(record: RunRecord, live: "Live | None") -> str:
     """Return a job's state: the plane's while it is active, else the record's."""
-    return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
+    return str(live["state"]) if live and _is_newer(record, live) else job_state_of(record.state)
 
 
 def reason_of(record: RunRecord, live: "Live | None") -> str:
@@ -175,7 +175,7 @@ def _states(job: str, app: str) -> dict[str, str]:
 
 def with_both_states(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job that only the plane knows, with TorchX's name of its state added."""
-    return {**job, **_states(job["state"], app_word(job["state"]))}
+    return {**job, **_states(job["state"], app_state_of(job["state"]))}
 
 
 def as_torchx(job: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
     return {
         "id": app_id,
         "name": name,
-        **_states(job_word(state), state.name),
+        **_states(job_state_of(state), state.name),
         "handle": handle,
         "scheduler": scheduler,
     }

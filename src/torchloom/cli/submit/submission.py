@@ -35,7 +35,7 @@ from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.settings import wants_plane
 from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
-from torchloom.specs.states import job_word
+from torchloom.specs.states import job_state_of
 
 if TYPE_CHECKING:
     from torchloom.launch.hosts.joint_launch import JointHead
@@ -284,7 +284,7 @@ class LocalSubmission:
         record = self._record()
         if record.state is not AppState.SUCCEEDED or not self._is_alone():
             why = f" ({record.reason})" if record.reason else ""
-            say(f"{self._app_id} {job_word(record.state)}{why} after {took(record)}")
+            say(f"{self._app_id} {job_state_of(record.state)}{why} after {took(record)}")
         if record.reason.startswith("node_lost_") and record.error != NONE:
             say(record.error)
         if record.state is AppState.FAILED:

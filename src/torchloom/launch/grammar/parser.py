@@ -70,7 +70,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "total",
         ("-n", "--np"),
-        "Ranks in all: a number, gpu, cpu or auto.",
+        "Number of ranks: a number, gpu, cpu or auto.",
         "N",
         count,
         also=("-np", "--n", "--nproc", "--nprocs", "--world-size"),
@@ -78,7 +78,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "per_node",
         ("--nproc-per-node", "--ppn"),
-        "Ranks on each host, in the same words.",
+        "Ranks per host, in the same format.",
         "N",
         count,
         also=("-ppn",),
@@ -88,14 +88,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "nodes",
         ("--nnodes", "--nh"),
-        "Hosts: N, or MIN:MAX.",
+        "Number of hosts: N or MIN:MAX.",
         "HOSTS",
         nodes,
         also=("-nh", "--nhost", "--nhosts", "--nnode"),
         torchrun="--nnodes",
         variable="PET_NNODES",
     ),
-    Option("hostfile", ("--hostfile",), "The hosts, instead of the allocation's.", "FILE", text),
+    Option(
+        "hostfile", ("--hostfile",), "File with the hosts; default: the allocation.", "FILE", text
+    ),
     Option(
         "launcher",
         ("--launcher",),
@@ -103,11 +105,11 @@ OPTIONS: tuple[Option, ...] = (
         "NAME",
         one_of(*LAUNCHERS),
     ),
-    Option("per_rank", ("--per-rank",), "The launcher starts each rank, not one agent a host."),
+    Option("per_rank", ("--per-rank",), "The launcher starts each rank, not one agent per host."),
     Option(
         "max_restarts",
         ("--max-restarts", "--retries"),
-        "Starts of all ranks after one failed, at most.",
+        "Restarts of all ranks after a failure, at most.",
         "K",
         whole(),
         also=("--max-failover-retries",),
@@ -117,7 +119,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "spares",
         ("--spares",),
-        "Hosts to hold back for bad ones; default: all left over.",
+        "Number of spare hosts; default: all remaining.",
         "N",
         spares,
         also=("--spare-nodes",),
@@ -125,12 +127,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "idle_timeout",
         ("--timeout",),
-        "End the ranks, with code 124, after so long without output.",
+        "End the ranks with code 124 after this time without output.",
         "SEC",
         seconds,
     ),
     Option(
-        "orphan_limit", ("--orphan-limit",), "Ranks without an agent live so long.", "SEC", seconds
+        "orphan_limit",
+        ("--orphan-limit",),
+        "How long ranks without an agent may run.",
+        "SEC",
+        seconds,
     ),
     Option(
         "grace",
@@ -145,14 +151,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "policy",
         ("--policy",),
-        "After a failure: live, restart, shrink or fail; nan=notify|restart|fail.",
+        "On failure: live, restart, shrink or fail; nan=notify|restart|fail.",
         "WORDS",
         policy,
     ),
     Option(
         "cpu_bind",
         ("--cpu-bind",),
-        "Binding of ranks to cores, in the launcher's words.",
+        "Binding of ranks to cores, in the launcher's format.",
         "HOW",
         text,
         variable="CPU_BIND",
@@ -160,7 +166,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "log_dir",
         ("--log-dir",),
-        "Keep logs here.",
+        "Folder of the logs.",
         "DIR",
         text,
         torchrun="--log-dir",
@@ -179,7 +185,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "no_python",
         ("--no-python",),
-        "The command is no Python script.",
+        "The command is not a Python script.",
         torchrun="--no-python",
         variable="PET_NO_PYTHON",
     ),

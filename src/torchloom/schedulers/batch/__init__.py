@@ -1,1 +1,4 @@
-"""What engines that take a script have in common: Slurm, and whatever else is like it."""
+"""What engines that take a script have in common: Slurm, PBS and LSF.
+
+An app becomes a job folder with a script; read scheduler.py first.
+"""

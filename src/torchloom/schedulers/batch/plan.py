@@ -36,12 +36,7 @@ _COMMON: tuple[tuple[str, Any, CfgVal, str], ...] = (
         "where they go: a folder, s3://bucket/path; default: with the run",
     ),
     ("grace", int, int(DEFAULT_GRACE), "seconds between SIGTERM and SIGKILL for its ranks"),
-    (
-        "orphan_limit",
-        int,
-        int(ORPHAN_LIMIT),
-        "seconds that ranks keep running without a supervisor",
-    ),
+    ("orphan_limit", int, int(ORPHAN_LIMIT), "seconds that ranks run without a supervisor"),
     ("idle_timeout", int, 0, "seconds without output after which it has failed; 0: never"),
 )
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"

@@ -34,6 +34,7 @@ from torchloom.schedulers.batch.index import Index, IndexEntry
 from torchloom.schedulers.batch.plan import INSIDE, notes, run_id_of, shipped, text
 from torchloom.schedulers.batch.script import SCRIPT, BatchRequest, in_folder
 from torchloom.schedulers.batch.status import Answer, Query
+from torchloom.schedulers.local_request import CHECKPOINTS
 from torchloom.specs.api import (
     AppDef,
     AppDryRunInfo,
@@ -90,6 +91,7 @@ class BatchEngine(Scheduler[BatchRequest]):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchRequest]:
         run_id = run_id_of(app, cfg)
+        self._check_store(cfg, run_id)
         chosen = text(cfg, "job_dir")
         folder = Path(chosen).expanduser() if chosen else settings.loom_home() / _JOBS / run_id
         folder = folder.absolute()
@@ -114,6 +116,14 @@ class BatchEngine(Scheduler[BatchRequest]):
             notes=notes(app, self.backend, (folder, Path(self._python(cfg)), Path(cwd))),
         )
         return AppDryRunInfo(request, str)
+
+    def _check_store(self, cfg: Mapping[str, CfgVal], run_id: str) -> None:
+        """Refuse checkpoints in S3 that our interpreter, which the hosts use too, cannot write."""
+        base = text(cfg, "checkpoints") or settings.environment().get(CHECKPOINTS, "")
+        if base.startswith("s3://") and not text(cfg, "python"):
+            from torchloom.checkpoint import root_of
+
+            root_of(base, run_id, settings.runs_dir())
 
     def _python(self, cfg: Mapping[str, CfgVal]) -> str:
         return text(cfg, "python") or sys.executable

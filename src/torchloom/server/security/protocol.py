@@ -351,7 +351,7 @@ class Handshake(asyncio.Transport):
         return 0
 
     def abort(self) -> None:
-        task, self._task = self._task, None  # whose error would hold what holds it
+        task, self._task = self._task, None  # its error would refer to what refers to it
         if task is not None:
             task.cancel()
         self._channel.close()

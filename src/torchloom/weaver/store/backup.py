@@ -236,7 +236,7 @@ def schema_of(path: Path) -> str:
 
 
 def read_manifest(path: Path) -> BackupManifest:
-    """Return what a backup says of itself; a file of another kind or a later version is refused."""
+    """Return the manifest of a backup; a file of another kind or a later version is refused."""
     try:
         with tarfile.open(path, "r:") as tar:
             first = tar.next()

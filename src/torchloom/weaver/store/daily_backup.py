@@ -1,6 +1,6 @@
 """The plane's own copy a day: when one is due, how many are kept, and what `loom doctor` shows.
 
-`[backup]` in the user's config file says how many (`keep`, 7; 0 for none) and where (`folder`,
+`[backup]` in the user's config file sets how many (`keep`, 7; 0 for none) and where (`folder`,
 `$LOOM_HOME/backups`). Files that a user made with `loom backup` are never removed.
 """
 
@@ -24,7 +24,7 @@ from torchloom.weaver.store.backup import CopyPace, NothingToBackUp, back_up
 from torchloom.weaver.store.place import DatabasePlace
 
 SECTION = "backup"
-PERIOD = 600.0  # seconds between two looks whether one is due
+PERIOD = 600.0  # seconds between two checks whether one is due
 KEEP, MOST = 7, 1000
 _DAY = 86_400.0
 _FULL = 0.05  # of the disk: where less than this is free, none is made
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class BadBackup(UserError):
-    """The section says something that cannot be done; so no copies are made."""
+    """A value of the section cannot be meant; so no copies are made."""
 
     code = "bad_backup"
 
@@ -63,7 +63,7 @@ def name_of(kind: str, now: float | None = None) -> str:
 
 
 def rules(home: Path) -> BackupRules:
-    """Return what the user's config file says; a mistake is refused."""
+    """Return what the user's config file sets; a mistake is refused."""
     chosen = {
         key: value
         for section, key, value, _ in config.origins([str(Path.home())])
@@ -97,17 +97,19 @@ def findings(home: Path, place: DatabasePlace, now: float | None = None) -> list
     if place.folder is not None and not (place.folder / "state.db").exists():
         return []
     try:
-        said = rules(home)
+        chosen = rules(home)
     except LoomError as error:
         return [problem(SECTION, str(error), "until it is corrected no daily copies are made")]
-    if said.keep == 0:
+    if chosen.keep == 0:
         return [ok(SECTION, "no daily copies, as the config file says; `loom backup` makes one")]
-    kept = copies(said.folder)
+    kept = copies(chosen.folder)
     if not kept:
-        return [ok(SECTION, f"no copy yet; the plane makes one a day into {said.folder}")]
+        return [ok(SECTION, f"no copy yet; the plane makes one a day into {chosen.folder}")]
     old = (time.time() if now is None else now) - kept[0][0]
     size = sum(path.stat().st_size for _, path in kept)
-    text = f"newest copy {old / 3600:.0f} h old, {len(kept)} kept, {amount(size)} in {said.folder}"
+    text = (
+        f"newest copy {old / 3600:.0f} h old, {len(kept)} kept, {amount(size)} in {chosen.folder}"
+    )
     if old > 2 * _DAY:
         return [note(SECTION, text, "`loom backup` makes one now; a plane that runs, one a day")]
     return [ok(SECTION, text)]
@@ -126,7 +128,7 @@ class DailyCopy:
         self._stop = threading.Event()
 
     def look_soon(self) -> None:
-        """Look whether a copy is due, unless one is being made."""
+        """Check whether a copy is due, unless one is being made."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(asyncio.to_thread(self.look), name="daily-copy")
 
@@ -148,18 +150,18 @@ class DailyCopy:
         if made:
             _log.info("the databases were copied to %s", made)
 
-    def carry_out(self, said: BackupRules) -> Path | None:
+    def carry_out(self, chosen: BackupRules) -> Path | None:
         """Make a copy if the newest is a day old; return it."""
-        kept = copies(said.folder)
-        if not said.keep or (kept and abs(self._now() - kept[0][0]) < _DAY):
+        kept = copies(chosen.folder)
+        if not chosen.keep or (kept and abs(self._now() - kept[0][0]) < _DAY):
             return None
-        self._clear_partial(said.folder)
-        if _is_nearly_full(said.folder):
-            raise UserError(f"the disk of {said.folder} is nearly full")
-        target = said.folder / name_of("daily", self._now())
+        self._clear_partial(chosen.folder)
+        if _is_nearly_full(chosen.folder):
+            raise UserError(f"the disk of {chosen.folder} is nearly full")
+        target = chosen.folder / name_of("daily", self._now())
         back_up(self._place, self._home, target, CopyPace(rest=2.0, sleep=self._rest))
-        others = [path for _, path in copies(said.folder) if path != target]
-        for path in others[said.keep - 1 :]:
+        others = [path for _, path in copies(chosen.folder) if path != target]
+        for path in others[chosen.keep - 1 :]:
             path.unlink(missing_ok=True)
         return target
 

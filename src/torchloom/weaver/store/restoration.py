@@ -330,7 +330,7 @@ def _fill(
 def _readable(
     old: sqlite3.Connection, table: str, columns: list[str]
 ) -> Iterator[list[tuple[object, ...]]]:
-    """Yield the rows of a table that can be read; where one cannot, look farther and farther."""
+    """Yield the rows of a table that can be read; where one cannot, skip more and more of them."""
     words = (
         f'SELECT rowid, {_listed(columns)} FROM "{table}" WHERE rowid > ? ORDER BY rowid LIMIT ?'
     )

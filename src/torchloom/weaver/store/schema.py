@@ -61,7 +61,7 @@ def version_of(connection: sa.Connection) -> str:
 
 
 def _number(revision: str) -> float:
-    """Return which revision this is; one whose name says nothing is none of ours, but later."""
+    """Return the number of a revision; one without a number is not ours, and counts as later."""
     number = revision.rpartition("_")[2]
     return int(number) if number.isdecimal() else float("inf")
 

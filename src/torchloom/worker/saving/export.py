@@ -10,20 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Failure, MissingExtra, UserError
 from torchloom.worker.saving.inspection import Contents
-
-
-class SafetensorsMissing(UserError):
-    """The package that writes this format is not installed."""
-
-    code = "no_safetensors"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "a .safetensors file needs the package safetensors: "
-            "run `pip install torchloom[safetensors]`, or export a .pt file"
-        )
 
 
 class NoSuchType(UserError):
@@ -41,7 +29,8 @@ def write_safetensors(state: Mapping[str, Any], facts: Mapping[str, str], path: 
         from safetensors import SafetensorError
         from safetensors.torch import save_file
     except ImportError:
-        raise SafetensorsMissing() from None
+        words = ("a .safetensors file", "safetensors", "safetensors", "export a .pt file")
+        raise MissingExtra(*words) from None
     tensors, values = taken_apart(state)
     more = {"values": json.dumps(values, default=repr)} if values else {}
     try:
