@@ -69,6 +69,6 @@ def test_what_cannot_be_known_of_a_plain_script_is_named_and_is_not_ok(
     loom("stop", "--now", job)
 
     assert done.returncode == 3, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "nothing was broken; unknown: I1, I3, I4, I6"
+    assert done.stdout.splitlines()[-1] == "nothing broken; unknown: I1, I3, I4, I6"
     assert "no step digest log: digest refused: " in done.stdout
     assert "run.wrap and run.track" in " ".join(done.stdout.split())

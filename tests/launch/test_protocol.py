@@ -18,7 +18,7 @@ from torchloom.launch.protocol import (
     TO_SUPERVISOR,
     Kinds,
     LaunchMessage,
-    RankReport,
+    RankProcessReport,
     Unknown,
     decode,
 )
@@ -295,7 +295,7 @@ def test_a_rank_that_was_never_started_is_reported_in_a_few_words() -> None:
 
     found = decode({"say": "exited", "ranks": [rank]}, TO_SUPERVISOR)
 
-    assert found == protocol.RanksExited((RankReport("a", 0, 1, 2, 1, code=-15),))
+    assert found == protocol.RanksExited((RankProcessReport("a", 0, 1, 2, 1, code=-15),))
     assert isinstance(found, protocol.RanksExited)
     assert not {"error", "step"} & set(wired(found)["ranks"][0])
 

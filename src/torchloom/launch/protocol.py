@@ -113,7 +113,7 @@ class RankNote:
 
 
 @dataclass(frozen=True, slots=True)
-class RankReport(RankNote):
+class RankProcessReport(RankNote):
     """The state of a rank's process: running while it has no exit code."""
 
     code: int | None = None
@@ -259,7 +259,7 @@ class AgentHello(LaunchMessage):
     tag = ("say", "hello")
     host: str
     process: ProcessIdentity
-    ranks: tuple[RankReport, ...]
+    ranks: tuple[RankProcessReport, ...]
     challenge: str = ""
     registration: str | None = None  # what all incarnations of one node's agent have in common
     place: int | None = None  # the node's number, where it is known
@@ -295,7 +295,7 @@ class RanksStarted(LaunchMessage):
     """Ranks have a process: those of a whole replica, or one that was forked."""
 
     tag = ("say", "started")
-    ranks: tuple[RankReport, ...]
+    ranks: tuple[RankProcessReport, ...]
     role: str | None = None
     index: int | None = None
 
@@ -324,7 +324,7 @@ class RanksExited(LaunchMessage):
     """Ranks that ended together."""
 
     tag = ("say", "exited")
-    ranks: tuple[RankReport, ...]
+    ranks: tuple[RankProcessReport, ...]
 
 
 @dataclass(frozen=True, slots=True)

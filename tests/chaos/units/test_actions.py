@@ -47,7 +47,7 @@ def test_a_rank_that_is_gone_is_missed(standins: Make) -> None:
     before = struck(KILL, job)
 
     assert (between.outcome, between.struck_at) == ("missed", None)
-    assert between.why == "it was gone when it was to be struck"
+    assert between.why == "the target was already gone"
     assert (before.outcome, before.target) == ("missed", None)
     assert before.why == "nothing to hit: rank is not there"
 
@@ -100,7 +100,7 @@ def test_a_rank_that_does_not_listen_is_not_sent_a_signal_to_die_of(standins: Ma
 
     assert told.outcome == "missed"
     assert job.processes[0].poll() is None
-    with pytest.raises(NotPossible, match=r"rank 0 is in no `run.steps\(\)`"):
+    with pytest.raises(NotPossible, match=r"rank 0 is not in `run.steps\(\)`"):
         actions.check([fault], job.victim)
 
 

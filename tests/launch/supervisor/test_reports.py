@@ -4,7 +4,7 @@ import signal
 import time
 from pathlib import Path
 
-from torchloom.launch.protocol import RankReport
+from torchloom.launch.protocol import RankProcessReport
 from torchloom.launch.supervisor.reports import RankErrors
 
 WARNED = "Traceback (most recent call last):\n  in old\nDeprecationWarning: use new\n"
@@ -13,12 +13,14 @@ KILL = "exit_signal_9_rank_1"
 
 def rank(
     folder: Path, number: int, code: int, stderr: str = "", error: tuple[str, float] | None = None
-) -> RankReport:
+) -> RankProcessReport:
     logs = folder / str(number)
     logs.mkdir()
     (logs / "stderr.log").write_text(stderr)
     place = ("trainer", 0, number)
-    return RankReport(*place, 0, 1, logs=str(number), directory=str(logs), code=code, error=error)
+    return RankProcessReport(
+        *place, 0, 1, logs=str(number), directory=str(logs), code=code, error=error
+    )
 
 
 def test_a_killed_rank_is_the_first_error_though_it_had_warned_and_its_peers_complain(

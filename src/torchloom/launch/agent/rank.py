@@ -41,13 +41,13 @@ class AgentRank:
         attempt: int,
         logs: str,
         log: RankLog,
-        life: int = 1,
+        incarnation: int = 1,
         generation: int = 0,
     ) -> None:
         self.key = key
         self.local_rank = local_rank
         self.attempt = attempt
-        self.life = life  # the number of the rank's process in this attempt, from 1
+        self.incarnation = incarnation  # the number of the rank's process in this attempt, from 1
         self.generation = generation  # that it was started in
         self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
@@ -70,7 +70,7 @@ class AgentRank:
             "index": self.key.index,
             "local_rank": self.local_rank,
             "attempt": self.attempt,
-            "incarnation": self.life,
+            "incarnation": self.incarnation,
             "generation": self.generation,
             "logs": self.logs,
             "directory": str(self.log.directory),
@@ -88,17 +88,17 @@ class AgentRank:
     @property
     def page(self) -> str:
         """The name of its own page: the progress of an earlier incarnation is not its own."""
-        life = f"{self.key.role}-{self.key.index}-{self.local_rank}-{self.attempt}"
-        return f"{life}-{self.life}" if self.life > 1 else life
+        name = f"{self.key.role}-{self.key.index}-{self.local_rank}-{self.attempt}"
+        return f"{name}-{self.incarnation}" if self.incarnation > 1 else name
 
     def is_place_of(self, order: ReplicaOrder, mine: RankOrder) -> bool:
         """Tell whether it is a process, of any incarnation, of the rank that an order is for."""
         return (self.key, self.local_rank) == (order.key, mine.local_rank)
 
-    def is_life(self, key: ReplicaKey, local_rank: int, attempt: int, life: int) -> bool:
+    def is_process(self, key: ReplicaKey, local_rank: int, attempt: int, incarnation: int) -> bool:
         """Tell whether it is this process of that rank."""
-        mine = (self.key, self.local_rank, self.attempt, self.life)
-        return mine == (key, local_rank, attempt, life)
+        mine = (self.key, self.local_rank, self.attempt, self.incarnation)
+        return mine == (key, local_rank, attempt, incarnation)
 
     @property
     def error_file(self) -> Path:

@@ -72,7 +72,10 @@ class RankStarter:
         """Start one rank while the others of its replica live; false when that has been done."""
         mine = order.ranks[0]
         before = [rank for rank in self._ranks.of(order.key) if rank.is_place_of(order, mine)]
-        if any(rank.attempt == order.attempt and rank.life >= order.incarnation for rank in before):
+        if any(
+            rank.attempt == order.attempt and rank.incarnation >= order.incarnation
+            for rank in before
+        ):
             return False
         owner = f"{order.role}-a{order.attempt}-r{mine.variables.get('RANK', '')}"
         shared_memory.hand_on(self._share.app_id, owner, order.incarnation)

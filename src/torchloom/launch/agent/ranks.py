@@ -14,7 +14,7 @@ from torchloom.launch.protocol import (
     ChildExit,
     ChildReport,
     RankNote,
-    RankReport,
+    RankProcessReport,
     ReplicaOrder,
     encode,
     read,
@@ -124,10 +124,12 @@ class AgentRanks:
         """Return in how many seconds each grace is over."""
         return [max(0.0, when - time.monotonic()) for when in self._kill_at.values()]
 
-    def end_life(self, key: ReplicaKey, local_rank: int, attempt: int, life: int) -> None:
+    def end_incarnation(
+        self, key: ReplicaKey, local_rank: int, attempt: int, incarnation: int
+    ) -> None:
         """End one process of a rank at once, and no other."""
         for rank in self.alive:
-            if rank.is_life(key, local_rank, attempt, life):
+            if rank.is_process(key, local_rank, attempt, incarnation):
                 self._keeper.signal(rank.number, signal.SIGKILL)
 
     def signal(self, key: ReplicaKey, signum: int) -> None:
@@ -141,7 +143,7 @@ class AgentRanks:
 
     # Reports.
 
-    def exited(self, children: Iterable[ChildExit]) -> tuple[RankReport, ...]:
+    def exited(self, children: Iterable[ChildExit]) -> tuple[RankProcessReport, ...]:
         """Take note of ends, with the last output of each; return their reports."""
         ended = []
         for child in children:
@@ -158,13 +160,13 @@ class AgentRanks:
             self._end(rank, -signal.SIGKILL)
         return ended
 
-    def all_shown(self) -> tuple[RankReport, ...]:
+    def all_shown(self) -> tuple[RankProcessReport, ...]:
         return tuple(map(self.shown, self._ranks.values()))
 
-    def shown(self, rank: AgentRank) -> RankReport:
+    def shown(self, rank: AgentRank) -> RankProcessReport:
         """Return what a launch process is to know of a rank."""
         report = ErrorFile.read(rank.error_file) if rank.code else None
-        return RankReport(
+        return RankProcessReport(
             **rank.facts(),
             code=rank.code,
             process=rank.process,

@@ -52,7 +52,7 @@ from torchloom.launch.protocol import (
     NodeUnwatched,
     PrepareMeeting,
     ProofRequest,
-    RankReport,
+    RankProcessReport,
     RanksExited,
     ReplicaOrder,
     SignalRanks,
@@ -143,11 +143,11 @@ class OrderQueue:
         return self._keeper.prepare(order, env, self.orphan_limit)
 
 
-def _never_begun(order: ReplicaOrder) -> tuple[RankReport, ...]:
+def _never_begun(order: ReplicaOrder) -> tuple[RankProcessReport, ...]:
     """Return the ends of ranks that ended before they began."""
     lived, code = (order.attempt, order.incarnation), -int(signal.SIGTERM)
     places = ((order.role, order.index, rank.local_rank) for rank in order.ranks)
-    return tuple(RankReport(*place, *lived, code=code) for place in places)
+    return tuple(RankProcessReport(*place, *lived, code=code) for place in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class JobAgent:
             case PrepareMeeting():
                 self._meet(self._orders.order(message.order), message.address)
             case EndIncarnation():
-                self._ranks.end_life(ReplicaKey(*message.key), *message.incarnation)
+                self._ranks.end_incarnation(ReplicaKey(*message.key), *message.incarnation)
             case StopReplica():
                 self._ranks.stop(ReplicaKey(*message.key), message.signum, message.grace)
             case SignalRanks():

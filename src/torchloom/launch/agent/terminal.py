@@ -1,7 +1,7 @@
 """Lend a terminal to a rank: the agent's end keeps the rank's, the command's end the user's.
 
 The rank has a terminal of its own, so it outlives the command that started it; while the command
-is there, keys and window sizes go one way and output the other.
+is there, keys and window sizes travel one way and output the other.
 """
 
 import contextlib

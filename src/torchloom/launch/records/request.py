@@ -136,7 +136,7 @@ class LaunchRequest:
     def is_live(self) -> bool:
         """Tell whether the run's ranks may be replaced one by one: those of one group.
 
-        Where nobody said what to do they may if a plane is there to do it. A group that goes on
+        Without a policy they may if a plane is there to do it. A group that continues
         with fewer nodes does that.
         """
         if len(self.roles) != 1 or not self.roles[0].distributed:

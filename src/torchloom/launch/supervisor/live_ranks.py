@@ -6,7 +6,7 @@ from typing import TypeVar
 from torchloom.launch.protocol import ForkRank, RankNote
 from torchloom.specs.states import Place, ReplicaKey
 
-Life = tuple[int, int]  # the attempt, and the number of the rank's process in it, from 1
+Incarnation = tuple[int, int]  # the attempt, and the number of the rank's process in it, from 1
 _Note = TypeVar("_Note", bound=RankNote)
 
 
@@ -14,7 +14,7 @@ class LiveRanks:
     """Which process of each rank runs. A replica's ranks run on its node; a newcomer may not."""
 
     def __init__(self, seat_of: Callable[[ReplicaKey], str]) -> None:
-        self.alive: dict[Place, Life] = {}
+        self.alive: dict[Place, Incarnation] = {}
         self._seat_of = seat_of
         self._moved: dict[Place, str] = {}
         self._forks: dict[Place, ForkRank] = {}  # orders that no agent has reported yet
@@ -27,9 +27,9 @@ class LiveRanks:
             self._moved.pop(place, None)
             self._forks.pop(place, None)
 
-    def join(self, place: Place, life: Life, node: str, order: ForkRank) -> None:
+    def join(self, place: Place, incarnation: Incarnation, node: str, order: ForkRank) -> None:
         """One process of a rank is ordered while others live."""
-        self.alive[place] = life
+        self.alive[place] = incarnation
         self._forks[place] = order
         self._moved[place] = node
 
@@ -61,9 +61,13 @@ class LiveRanks:
         for place in [place for place in self.alive if self.at(place) == node]:
             self.ended(place)
 
-    def on(self, node: str) -> dict[Place, Life]:
+    def on(self, node: str) -> dict[Place, Incarnation]:
         """Return the ranks on a node."""
-        return {place: life for place, life in self.alive.items() if self.at(place) == node}
+        return {
+            place: incarnation
+            for place, incarnation in self.alive.items()
+            if self.at(place) == node
+        }
 
     def nodes_of(self, key: ReplicaKey) -> set[str]:
         """Return where ranks of a replica may be."""

@@ -18,7 +18,7 @@ from torchloom.launch.protocol import (
     EndIncarnation,
     MeetingReady,
     RankNotForked,
-    RankReport,
+    RankProcessReport,
 )
 from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
@@ -47,7 +47,7 @@ class RankProcess:
     """One process of a rank, as `messages.membership.Life` reports it."""
 
     rank: int
-    life: int
+    incarnation: int
     node: str
     code: int | None = None
     step: int = -1
@@ -63,10 +63,10 @@ class RecoveryActions(Protocol):
     def asked_for(self, generation: int) -> None:
         """Take note of a generation before anything is done for it."""
 
-    def fork(self, rank: int, life: int, generation: int, node: str) -> str:
+    def fork(self, rank: int, incarnation: int, generation: int, node: str) -> str:
         """Have a process of a rank started; return why that cannot be, if so."""
 
-    def end_life(self, rank: int, life: int, reason: str) -> None: ...
+    def end_incarnation(self, rank: int, incarnation: int, reason: str) -> None: ...
 
     def make_store(self, generation: int, node: str) -> None: ...
 
@@ -101,7 +101,7 @@ class RecoveryClient:
         self._incarnation = os.urandom(8).hex()
         self._attempt = request.attempt
         self._fence = Fence(generation=request.generation)
-        self._lives: dict[tuple[int, int], RankProcess] = {}
+        self._processes: dict[tuple[int, int], RankProcess] = {}
         self._lost: dict[str, str] = {}
         self._store = ""
         self._stored = self._wanted = -1
@@ -116,7 +116,7 @@ class RecoveryClient:
         self._later.drop(_FALL_BACK)
         self._attempt = attempt
         self._fence = replace(self._fence, generation=generation)
-        self._lives = {(rank, 1): RankProcess(rank, 1, node) for rank, node in nodes.items()}
+        self._processes = {(rank, 1): RankProcess(rank, 1, node) for rank, node in nodes.items()}
         self._lost, self._store = {}, ""
         self._stored = self._wanted = -1
         if self._link is not None:
@@ -124,11 +124,11 @@ class RecoveryClient:
         else:
             self._later.put(_OPEN, 0.0, self._open)
 
-    def ended(self, rank: int, life: int, code: int, step: int = -1, why: str = "") -> None:
+    def ended(self, rank: int, incarnation: int, code: int, step: int = -1, why: str = "") -> None:
         """Take note of an end; `tell` says it."""
-        known = self._lives.get((rank, life))
+        known = self._processes.get((rank, incarnation))
         if known is not None and known.code is None:
-            self._lives[rank, life] = replace(known, code=code, step=step, why=why)
+            self._processes[rank, incarnation] = replace(known, code=code, step=step, why=why)
 
     def node_lost(self, name: str, evidence: str) -> None:
         """A node is gone with all it had."""
@@ -155,7 +155,7 @@ class RecoveryClient:
     @property
     def is_unanswered(self) -> bool:
         """Tell whether the last process of a rank is gone."""
-        newest = (self.newest(rank) for rank in {one.rank for one in self._lives.values()})
+        newest = (self.newest(rank) for rank in {one.rank for one in self._processes.values()})
         return any(one and (one.code is not None or one.node in self._lost) for one in newest)
 
     def stop(self) -> dict[str, str]:
@@ -166,12 +166,12 @@ class RecoveryClient:
 
     def newest(self, rank: int) -> RankProcess | None:
         """Return the last process of a rank."""
-        lives = [one for one in self._lives.values() if one.rank == rank]
-        return max(lives, key=lambda one: one.life, default=None)
+        processes = [one for one in self._processes.values() if one.rank == rank]
+        return max(processes, key=lambda one: one.incarnation, default=None)
 
     def steps(self) -> list[int]:
         """Return how far those came that have ended."""
-        return [one.step for one in self._lives.values() if one.code]
+        return [one.step for one in self._processes.values() if one.code]
 
     def close(self) -> None:
         """Close the link."""
@@ -211,19 +211,20 @@ class RecoveryClient:
             replica="",
             devices=(),
             boundary="none",
-            world_size=len({one.rank for one in self._lives.values()}),
+            world_size=len({one.rank for one in self._processes.values()}),
             attempt=self._attempt,
         )
 
     def _lives_message(self) -> "Lives":
         from torchloom.messages.membership import Life, Lives
 
-        lives = sorted(self._lives.values(), key=lambda one: (one.rank, one.life))
+        lives = sorted(self._processes.values(), key=lambda one: (one.rank, one.incarnation))
         return Lives(
             self._head(),
             attempt=self._attempt,
             lives=tuple(
-                Life(one.rank, one.life, one.node, one.code, one.step, one.why) for one in lives
+                Life(one.rank, one.incarnation, one.node, one.code, one.step, one.why)
+                for one in lives
             ),
             room=dict(self._actions.room()),
             lost=tuple(self._lost),
@@ -272,15 +273,15 @@ class RecoveryClient:
     def _fork(self, order: "Fork") -> None:
         """Have a process started, once; where one of its rank still lives, not at all."""
         newest = self.newest(order.rank)
-        if newest is None or newest.life >= order.life:
+        if newest is None or newest.incarnation >= order.life:
             return
         if newest.code is None and newest.node not in self._lost:
             return
         name = (order.rank, order.life)
-        self._lives[name] = RankProcess(order.rank, order.life, order.node)
+        self._processes[name] = RankProcess(order.rank, order.life, order.node)
         why = self._actions.fork(order.rank, order.life, order.head.generation, order.node)
         if why:
-            self._lives[name] = replace(self._lives[name], code=1, why=why)
+            self._processes[name] = replace(self._processes[name], code=1, why=why)
 
     def _make_store(self, order: "MakeStore") -> None:
         generation = order.head.generation
@@ -291,14 +292,14 @@ class RecoveryClient:
 
     def _end_life(self, order: "EndLife") -> None:
         """End a process; one that there never was is as good as killed."""
-        known = self._lives.get((order.rank, order.life))
+        known = self._processes.get((order.rank, order.life))
         if known is None:
             newest = self.newest(order.rank)
             node = newest.node if newest else ""
             killed = RankProcess(order.rank, order.life, node, -int(signal.SIGKILL))
-            self._lives[order.rank, order.life] = killed
+            self._processes[order.rank, order.life] = killed
         elif known.code is None:
-            self._actions.end_life(order.rank, order.life, order.reason)
+            self._actions.end_incarnation(order.rank, order.life, order.reason)
 
     def _fall_back(self) -> None:
         """Handle ends without a weaver if none has sent an order for too long."""
@@ -369,7 +370,7 @@ class RankReplacement:
             nodes = {rank: self._live_ranks.at(place) for rank, place in enumerate(self._places())}
             self._client.begin(attempt, self.generation(attempt), nodes)
 
-    def tell(self, ranks: Sequence[RankReport]) -> None:
+    def tell(self, ranks: Sequence[RankProcessReport]) -> None:
         """Tell a weaver of ends before all else: it answers while they are written down."""
         for rank in ranks:
             facts = (rank.incarnation, rank.code or 0, rank.last_step)
@@ -456,18 +457,18 @@ class RankReplacement:
             self._ahead = generation - self._attempt
             self._ledger.asked_for(generation)
 
-    def fork(self, rank: int, life: int, generation: int, node: str) -> str:
+    def fork(self, rank: int, incarnation: int, generation: int, node: str) -> str:
         if node not in self._nodes.present:
             return f"there is no node {node}"
         place = self._places()[rank]
-        order = self._starts.newcomer(self._start(place), place[2], generation, life)
-        self._live_ranks.join(place, (self._attempt, life), node, order)
+        order = self._starts.newcomer(self._start(place), place[2], generation, incarnation)
+        self._live_ranks.join(place, (self._attempt, incarnation), node, order)
         self._nodes.tell(node, order)
         return ""
 
-    def end_life(self, rank: int, life: int, reason: str) -> None:
-        self._end(self._places()[rank], life)
-        self._ledger.note("life_ended", rank=rank, life=life, reason=reason)
+    def end_incarnation(self, rank: int, incarnation: int, reason: str) -> None:
+        self._end(self._places()[rank], incarnation)
+        self._ledger.note("life_ended", rank=rank, life=incarnation, reason=reason)
 
     def make_store(self, generation: int, node: str) -> None:
         order = self._starts.meeting(self._start(self._places()[0]), generation, node)
@@ -504,8 +505,8 @@ class RankReplacement:
             taken[node] += role.ranks_of(key.index)
         return {node: taken.get(node, most) for node in self._nodes.present}
 
-    def _end(self, place: Place, life: int) -> None:
-        order = EndIncarnation(place[:2], (place[2], self._attempt, life))
+    def _end(self, place: Place, incarnation: int) -> None:
+        order = EndIncarnation(place[:2], (place[2], self._attempt, incarnation))
         self._nodes.tell(self._live_ranks.at(place), order)
 
     def _dismiss(self, place: Place) -> None:

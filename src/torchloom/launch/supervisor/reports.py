@@ -12,7 +12,7 @@ from typing import Any
 
 from torchloom.launch.logs.error_file import ErrorFile, first_error
 from torchloom.launch.logs.files import LogFiles
-from torchloom.launch.protocol import RankOutput, RankOutputEnd, RankReport
+from torchloom.launch.protocol import RankOutput, RankOutputEnd, RankProcessReport
 from torchloom.rules.recovery import CRASH_LOOP
 from torchloom.specs.dataclass import dataclass
 from torchloom.specs.states import Place
@@ -51,7 +51,7 @@ class RankErrors:
         self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
 
-    def failed(self, place: Place, number: int, rank: RankReport, cause: str) -> None:
+    def failed(self, place: Place, number: int, rank: RankProcessReport, cause: str) -> None:
         """Keep the error file of a rank, here too when it was written elsewhere."""
         report = ErrorFile(*rank.error) if rank.error else None
         is_killed = rank.code == -signal.SIGKILL
@@ -65,13 +65,13 @@ class RankErrors:
             with contextlib.suppress(OSError):
                 (self._log_dir / rank.logs / "error.json").write_text(report.text)
 
-    def ended(self, rank: RankReport) -> None:
+    def ended(self, rank: RankProcessReport) -> None:
         """Take note of how much a rank has printed: what follows is of the next incarnation."""
         logs = Path(rank.directory)
         with contextlib.suppress(OSError):
             self._printed[logs] = (logs / _STDERR).stat().st_size
 
-    def _printed_by(self, rank: RankReport) -> str:
+    def _printed_by(self, rank: RankProcessReport) -> str:
         """Return the end of what the last incarnation of a rank has printed.
 
         On a terminal of its own it has no stderr, all is stdout.

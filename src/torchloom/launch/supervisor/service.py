@@ -27,7 +27,7 @@ from torchloom.launch.protocol import (
     RankNotForked,
     RankOutput,
     RankOutputEnd,
-    RankReport,
+    RankProcessReport,
     RanksExited,
     RanksStarted,
     ReplicaStartFailed,
@@ -37,7 +37,7 @@ from torchloom.launch.protocol import (
 from torchloom.launch.records.record_writer import RunRecordWriter, StartedRank
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.supervisor.cancellation import Cancellation
-from torchloom.launch.supervisor.live_ranks import Life, key_of
+from torchloom.launch.supervisor.live_ranks import Incarnation, key_of
 from torchloom.launch.supervisor.nodes import NodeGathering, Nodes
 from torchloom.launch.supervisor.recovery import RecoveryDriver
 from torchloom.launch.supervisor.reports import RankErrors
@@ -281,14 +281,14 @@ class RunSupervisor:
 
     # What happens to ranks.
 
-    def _started(self, reports: Sequence[RankReport]) -> None:
+    def _started(self, reports: Sequence[RankProcessReport]) -> None:
         ranks = self._live_ranks.current(reports)
         for rank in ranks:
             self._starts.acknowledge(rank.key)
             self._live_ranks.acknowledge(rank.place)
         self._ledger.ranks_started(self._started_rank(rank) for rank in ranks)
 
-    def _started_rank(self, rank: RankReport) -> StartedRank:
+    def _started_rank(self, rank: RankProcessReport) -> StartedRank:
         return StartedRank(
             place=rank.place,
             rank=self._ruling.rank_at(rank.place),
@@ -309,7 +309,7 @@ class RunSupervisor:
         else:
             self._ruling.take(StartFailed(key, cause))
 
-    def _exited(self, ranks: Sequence[RankReport]) -> None:
+    def _exited(self, ranks: Sequence[RankProcessReport]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
         self._live.tell(ranks)
         phases = [self._ruling.state.replicas[rank.key].phase for rank in ranks]
@@ -324,7 +324,7 @@ class RunSupervisor:
         if ranks and self._live.is_watched:
             self._live.ended()
 
-    def _rank_exited(self, rank: RankReport, has_failed: bool) -> None:
+    def _rank_exited(self, rank: RankProcessReport, has_failed: bool) -> None:
         place = rank.place
         self._live_ranks.ended(place)
         self._starts.acknowledge(rank.key)  # one that was taken back has ended all the same
@@ -333,7 +333,7 @@ class RunSupervisor:
             self._reports.failed(place, self._ruling.rank_at(place), rank, cause)
         self._reports.ended(rank)
 
-    def _rank_ended(self, rank: RankReport, failure: AppState) -> None:
+    def _rank_ended(self, rank: RankProcessReport, failure: AppState) -> None:
         place, code, step = rank.place, rank.code or 0, rank.last_step
         state = failure if code else AppState.SUCCEEDED
         self._ledger.rank_ended(place, state, code, step if step >= 0 else None)
@@ -358,6 +358,6 @@ def _token(request: LaunchRequest) -> str:
     return nonce() if request.carrier.launcher != JOINED else environment()[TOKEN_VARIABLE]
 
 
-def _vanished(place: Place, life: Life) -> RankReport:
+def _vanished(place: Place, incarnation: Incarnation) -> RankProcessReport:
     """Return the end of a rank that was not reported: its agent and its keeper are gone."""
-    return RankReport(*place, *life, code=-int(signal.SIGKILL))
+    return RankProcessReport(*place, *incarnation, code=-int(signal.SIGKILL))

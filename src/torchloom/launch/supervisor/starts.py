@@ -66,13 +66,13 @@ def replica_order(
 
 
 def newcomer_order(
-    order: ReplicaOrder, local_rank: int, generation: int, life: int
+    order: ReplicaOrder, local_rank: int, generation: int, incarnation: int
 ) -> ReplicaOrder:
     """Return what starts one rank of a replica again, while the others of its group live."""
     mine = next(rank for rank in order.ranks if rank.local_rank == local_rank)
-    variables = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
+    variables = {**mine.variables, LIFE_VARIABLE: str(incarnation), STANDIN_VARIABLE: "1"}
     ranks = (replace(mine, variables=variables),)
-    return replace(order, ranks=ranks, generation=generation, incarnation=life)
+    return replace(order, ranks=ranks, generation=generation, incarnation=incarnation)
 
 
 def _copies(request: LaunchRequest, role: RoleRequest, start: Start) -> str:
@@ -156,10 +156,12 @@ class Starts:
             if starts and self._seating.node_of(self._head(starts[0])) == name:
                 self._ask_for_store(starts[0])
 
-    def newcomer(self, start: Start, local_rank: int, generation: int, life: int) -> ForkRank:
+    def newcomer(
+        self, start: Start, local_rank: int, generation: int, incarnation: int
+    ) -> ForkRank:
         """Return the order of one rank that comes to its group while that is under way."""
         order = self._order(start, *self._met.get(start.key.role, (MeetingPoint(), True)))
-        return ForkRank(newcomer_order(order, local_rank, generation, life))
+        return ForkRank(newcomer_order(order, local_rank, generation, incarnation))
 
     def meeting(self, start: Start, generation: int, node: str) -> PrepareMeeting:
         """Return the order of a store for a later generation of an attempt."""
