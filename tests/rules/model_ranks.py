@@ -7,7 +7,7 @@ from typing import Any
 from torchloom.messages.base import VERSION, Head
 from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready
 from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome, schedule
-from torchloom.rules.control.events import RankReport
+from torchloom.rules.control.events import CommandReport
 
 WAIT = 0.25
 Offer = tuple[str, int]
@@ -36,37 +36,37 @@ class Rank:
     pending: dict[Offer, tuple[CommandEntry, int]] = field(default_factory=dict)
     known: dict[Offer, Outcome] = field(default_factory=dict)
     ahead: list[CommandEntry] = field(default_factory=list)
-    done: dict[str, RankReport] = field(default_factory=dict)
+    done: dict[str, CommandReport] = field(default_factory=dict)
     resumed: int = 0  # pauses with a lower number are lifted
     pause: CommandEntry | None = None
     waited: float = 0.0
     silent: bool = False  # its threadlet does not answer
 
-    def prepare(self, entry: CommandEntry) -> RankReport:
+    def prepare(self, entry: CommandEntry) -> CommandReport:
         offer = (entry.id, entry.offer)
         if offer in self.known:
             return self.decided(*offer)
         if entry.command.payload.get("bad") == self.rank:
-            return RankReport(self.rank, RankRefusal(HEAD, entry.offer_id, "bad value"))
+            return CommandReport(self.rank, RankRefusal(HEAD, entry.offer_id, "bad value"))
         if entry.command.kind.is_aligned and offer not in self.pending:
             self.pending[offer] = (entry, self.step + 1 + self.k)
         limit = self.pending[offer][1] if offer in self.pending else self.step + 1
         step = limit - 1 - self.k
-        return RankReport(self.rank, Ready(HEAD, entry.offer_id, step, self.k))
+        return CommandReport(self.rank, Ready(HEAD, entry.offer_id, step, self.k))
 
-    def write(self, entry: CommandEntry, outcome: Outcome) -> RankReport:
+    def write(self, entry: CommandEntry, outcome: Outcome) -> CommandReport:
         """Write the outcome unless there is one, and obey what is there."""
         offer = (entry.id, entry.offer)
         winner = self.known.get(offer) or self.store.compare_set(entry.key, outcome)
         self.obey(entry, winner)
         return self.decided(*offer)
 
-    def decided(self, command: str, offer: int) -> RankReport:
+    def decided(self, command: str, offer: int) -> CommandReport:
         outcome = self.known[command, offer]
         effective = None if isinstance(outcome, Abort) else outcome.step or 0
-        return RankReport(self.rank, Decided(HEAD, f"{command}/{offer}", effective))
+        return CommandReport(self.rank, Decided(HEAD, f"{command}/{offer}", effective))
 
-    def obey(self, entry: CommandEntry, outcome: Outcome) -> RankReport | None:
+    def obey(self, entry: CommandEntry, outcome: Outcome) -> CommandReport | None:
         """Take in an outcome; one that is known already is only answered."""
         offer = (entry.id, entry.offer)
         if self.known.setdefault(offer, outcome) != outcome:
@@ -83,7 +83,7 @@ class Rank:
             self.ahead.append(entry_at(entry, outcome.step))
         return None
 
-    def act_at_once(self, entry: CommandEntry) -> RankReport:
+    def act_at_once(self, entry: CommandEntry) -> CommandReport:
         if entry.command.kind is CommandKind.RESUME:
             self.resumed = entry.number
             self.ahead = [e for e in self.ahead if not lifts(entry, e)]
@@ -92,7 +92,7 @@ class Rank:
         self.done[entry.id] = self.applied(entry, self.step)
         return self.done[entry.id]
 
-    def boundary(self) -> list[RankReport]:
+    def boundary(self) -> list[CommandReport]:
         """Start the next step, unless paused or held by a promise; return what acted before it."""
         coming = self.step + 1
         if self.pause or self.is_held():
@@ -103,7 +103,7 @@ class Rank:
             self.step = coming
         return acts
 
-    def act(self, entry: CommandEntry) -> RankReport:
+    def act(self, entry: CommandEntry) -> CommandReport:
         assert entry.id not in self.done, "twice in one generation"
         before = {name: self.values.get(name) for name in entry.command.payload}
         if entry.command.kind is CommandKind.PAUSE:
@@ -115,13 +115,13 @@ class Rank:
         self.done[entry.id] = self.applied(entry, self.step + 1, before, after)
         return self.done[entry.id]
 
-    def applied(self, entry: CommandEntry, step: int, *values: Any) -> RankReport:
-        return RankReport(self.rank, Applied(HEAD, entry.offer_id, step, *values))
+    def applied(self, entry: CommandEntry, step: int, *values: Any) -> CommandReport:
+        return CommandReport(self.rank, Applied(HEAD, entry.offer_id, step, *values))
 
     def is_held(self) -> bool:
         return any(limit <= self.step + 1 for _, limit in self.pending.values())
 
-    def wait(self, seconds: float) -> list[RankReport]:
+    def wait(self, seconds: float) -> list[CommandReport]:
         """Wait at a limit; after 250 ms write `abort` and obey whichever entry won."""
         self.waited = self.waited + seconds if self.is_held() and not self.pause else 0.0
         if self.waited < WAIT:
@@ -130,7 +130,7 @@ class Rank:
         self.waited = 0.0
         return [self.write(entry, Abort("no outcome in time")) for entry in held]
 
-    def leave(self) -> list[RankReport]:
+    def leave(self) -> list[CommandReport]:
         """The generation is over: settle every promise by the store, and tell what is known."""
         for entry, _ in list(self.pending.values()):
             self.write(entry, Abort("no outcome in time"))

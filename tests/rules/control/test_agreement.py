@@ -21,13 +21,13 @@ from torchloom.rules.control.events import (
     AskWrite,
     BoundaryReached,
     CommandDone,
+    CommandReport,
     CommandTick,
     Effect,
     Event,
     Generation,
     JobEnded,
     RankGone,
-    RankReport,
     SendOutcome,
     SendPrepare,
     StoreCommand,
@@ -40,20 +40,20 @@ ALL = frozenset({0, 1, 2})
 HEAD = Head(VERSION, "job", 1, 0, "")  # rules look at nothing in it
 
 
-def ready(command: str, rank: int, step: int, k: int = 0, offer: int = 1) -> RankReport:
-    return RankReport(rank, Ready(HEAD, f"{command}/{offer}", step, k))
+def ready(command: str, rank: int, step: int, k: int = 0, offer: int = 1) -> CommandReport:
+    return CommandReport(rank, Ready(HEAD, f"{command}/{offer}", step, k))
 
 
-def refused(command: str, rank: int, why: str, is_late: bool = False) -> RankReport:
-    return RankReport(rank, RankRefusal(HEAD, f"{command}/1", why, is_late))
+def refused(command: str, rank: int, why: str, is_late: bool = False) -> CommandReport:
+    return CommandReport(rank, RankRefusal(HEAD, f"{command}/1", why, is_late))
 
 
-def decided(command: str, effective: int | None, offer: int = 1) -> RankReport:
-    return RankReport(0, Decided(HEAD, f"{command}/{offer}", effective))
+def decided(command: str, effective: int | None, offer: int = 1) -> CommandReport:
+    return CommandReport(0, Decided(HEAD, f"{command}/{offer}", effective))
 
 
-def applied(command: str, rank: int, step: int, *values: float) -> RankReport:
-    return RankReport(rank, Applied(HEAD, f"{command}/1", step, *values))
+def applied(command: str, rank: int, step: int, *values: float) -> CommandReport:
+    return CommandReport(rank, Applied(HEAD, f"{command}/1", step, *values))
 
 
 def knob(name: str = "c", at_step: int | None = None, lr: float = 0.1) -> Command:
@@ -426,7 +426,7 @@ def test_a_report_of_what_was_never_offered_changes_nothing(name: str) -> None:
     before = job.state
 
     messages = (Ready(HEAD, name, 3, 0), Decided(HEAD, name, 5), Applied(HEAD, name, 5))
-    assert [job.tell(RankReport(0, message)) for message in messages] == [[], [], []]
+    assert [job.tell(CommandReport(0, message)) for message in messages] == [[], [], []]
     assert job.state == before
 
 

@@ -21,12 +21,12 @@ from torchloom.rules.control.events import (
     AskWrite,
     BoundaryReached,
     CommandDone,
+    CommandReport,
     CommandTick,
     Effect,
     Event,
     Generation,
     RankGone,
-    RankReport,
     SendOutcome,
     SendPrepare,
     StoreCommand,
@@ -194,7 +194,7 @@ class World(RuleBasedStateMachine):
         if was < self.start <= rank.step:
             self.say_boundary(rank)
 
-    def acted(self, act: RankReport) -> None:
+    def acted(self, act: CommandReport) -> None:
         command, _ = offer_of(act.message.command) or ("", 0)
         steps = self.acts.setdefault((self.generation, command), set())
         assert isinstance(act.message, Applied)

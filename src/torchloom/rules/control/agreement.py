@@ -25,13 +25,13 @@ from torchloom.rules.control.events import (
     AskWrite,
     BoundaryReached,
     CommandDone,
+    CommandReport,
     CommandTick,
     Effect,
     Event,
     Generation,
     JobEnded,
     RankGone,
-    RankReport,
     SendOutcome,
     SendPrepare,
     StoreCommand,
@@ -103,7 +103,7 @@ def step(state: State, event: Event) -> Next:
         case BoundaryReached() if event.rank in state.ranks:
             seen = {**state.boundaries, event.rank: event.is_api}
             return _offer(replace(state, boundaries=seen))
-        case RankReport():
+        case CommandReport():
             return _reported(state, event.rank, event.message)
         case RankGone() if event.rank in state.ranks:
             return replace(state, ranks=frozenset(), boundaries={}, answers=RankAnswers()), ()

@@ -1,6 +1,6 @@
 """What the rules of live control decide on, and what they order.
 
-Ranks report with the messages of `messages.plane`, as they travel; `RankReport` adds which rank
+Ranks report with the messages of `messages.plane`, as they travel; `CommandReport` adds which rank
 sent one.
 """
 
@@ -36,7 +36,7 @@ class BoundaryReached:
 
 
 @dataclass(frozen=True, slots=True)
-class RankReport:
+class CommandReport:
     """A rank has sent a message about a command."""
 
     rank: int
@@ -77,7 +77,7 @@ Event = (
     Asked
     | Withdrawn
     | BoundaryReached
-    | RankReport
+    | CommandReport
     | RankGone
     | Generation
     | JobEnded

@@ -23,7 +23,7 @@ from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
 _STOPS = (rules.CommandKind.STOP, rules.CommandKind.STOP_AT, rules.CommandKind.RESIZE)
-CommandReport = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
+CommandMessage = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
 
 
 class CommandDriver:
@@ -133,9 +133,9 @@ class CommandDriver:
             for known in (self._states, self._members, self._prepared):
                 known.pop(job, None)
 
-    def on_report(self, rank: RankProcessRow, message: CommandReport) -> None:
+    def on_report(self, rank: RankProcessRow, message: CommandMessage) -> None:
         """Handle what a running rank of the present generation reports about a command."""
-        self._feed(rank.job, events.RankReport(rank.rank, message))
+        self._feed(rank.job, events.CommandReport(rank.rank, message))
 
     def settle(self) -> None:
         """Store what waits, before agents drop it."""
@@ -250,7 +250,7 @@ class CommandDriver:
 def _may_wait(event: events.Event, effects: Iterable[events.Effect]) -> bool:
     """Return whether a rank reports only what is kept elsewhere, and no request waits for it."""
     match event:
-        case events.RankReport(_, plane.Decided() | plane.Applied()):
+        case events.CommandReport(_, plane.Decided() | plane.Applied()):
             kinds = events.StoreCommand | events.SendOutcome
             return all(isinstance(effect, kinds) for effect in effects)
     return False
