@@ -23,7 +23,7 @@ from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
 _STOPS = (rules.CommandKind.STOP, rules.CommandKind.STOP_AT, rules.CommandKind.RESIZE)
-CommandReport = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
+CommandMessage = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
 
 
 class CommandDriver:
@@ -133,7 +133,7 @@ class CommandDriver:
             for known in (self._states, self._members, self._prepared):
                 known.pop(job, None)
 
-    def on_report(self, rank: RankProcessRow, message: CommandReport) -> None:
+    def on_report(self, rank: RankProcessRow, message: CommandMessage) -> None:
         """Handle what a running rank of the present generation reports about a command."""
         self._feed(rank.job, events.CommandReport(rank.rank, message))
 
