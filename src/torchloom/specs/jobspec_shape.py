@@ -1,6 +1,6 @@
 """Build a job from plain data, and plain data from a job; errors name the field and the remedy.
 
-`msgspec.convert` would parse faster (5 against 25 microseconds), but its import takes 17 ms of CPU,
+`msgspec.convert` parses faster (5 against 25 us, with fewer checks), but importing it adds 7 ms,
 and its errors name neither the key of a mapping (`$.env[...]`), nor the value, nor a remedy.
 """
 
