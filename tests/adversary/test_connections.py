@@ -512,7 +512,7 @@ def test_a_trailer_does_not_become_a_header(server: Limited) -> None:
     assert b"authorization" not in said
 
 
-def test_a_body_that_goes_on_behind_its_response_is_ended(server: Limited) -> None:
+def test_a_body_that_continues_after_its_response_is_ended(server: Limited) -> None:
     head = request("/", f"Content-Length: {10_000 * MIB}", method="POST")
 
     with Normal(server), server.connect() as channel:

@@ -19,7 +19,7 @@ const WEIGHTS: Record<EntryKind, number> = {
 const HARMLESS = 0.1; // a pause changes no number: the next step is what it would have been
 const PAUSES = /^(pause|resume|PAUSED|RUNNING)\b/;
 const RESTORED = 0.9; // going on from a checkpoint is no mere saving of one
-const IN_VAIN = /refused|aborted|failed|expired/; // what never took effect can hardly be why
+const WITHOUT_EFFECT = /refused|aborted|failed|expired/; // what never took effect can hardly be why
 const TAKEN_BACK = 0.3; // who takes a change back has seen the jump already
 const HALF_STEPS = 50; // so many steps before, a change counts half
 const HALF_SECONDS = 60;
@@ -76,7 +76,7 @@ function nameOf({ title }: Entry): string {
 function weightOf(entry: Entry): number {
   if (entry.kind === "checkpoint" && entry.what.includes("restored")) return RESTORED;
   if ((entry.kind === "command" || entry.kind === "state") && PAUSES.test(entry.title)) return HARMLESS;
-  return IN_VAIN.test(entry.what) && entry.kind !== "checkpoint" ? 0.05 : WEIGHTS[entry.kind];
+  return WITHOUT_EFFECT.test(entry.what) && entry.kind !== "checkpoint" ? 0.05 : WEIGHTS[entry.kind];
 }
 
 /** A change by a factor of ten counts twice, by a hundred three times, one by nothing half. */

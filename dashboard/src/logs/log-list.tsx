@@ -51,7 +51,7 @@ export function LogList({ logs, job }: Props) {
     if (!next.delete(key)) next.add(key);
     setOpened(next);
   };
-  const goOn = () => {
+  const toEnd = () => {
     follow.current = FOLLOWING;
     setHeld(null);
   };
@@ -81,7 +81,7 @@ export function LogList({ logs, job }: Props) {
         </div>
       </div>
       {held ? (
-        <Button className={styles.end} tone="main" data-testid="log-end" onClick={goOn}>
+        <Button className={styles.end} tone="main" data-testid="log-end" onClick={toEnd}>
           {fresh ? `${whole(fresh)} new lines` : "To the end"} ↓
         </Button>
       ) : null}

@@ -279,7 +279,7 @@ def _settled(run_id: str, parcel: Parcel, folder: Path, job: str) -> bool:
                 f"{run_id} is already running in job {busy[0]}; `loom stop {busy[0]}` stops it"
             )
         RunFolder.named(run_id).write_record(replace(record.lost(), ended_at=now()))
-        catalog.goes_on(run_id)
+        catalog.note_resumed(run_id)
     if job and run_id == parcel.run_id and index.get(job) is None:  # it was submitted by hand
         index.add(entry_of(parcel, folder, job))
     return record is not None

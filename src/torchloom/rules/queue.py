@@ -258,7 +258,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 
 
 def settle(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Go on from a state that was read from a disk: give room to whom it is due."""
+    """Resume from a state that was read from disk, and place the jobs that fit."""
     return _settle(state, _in_turn(state))
 
 

@@ -303,8 +303,8 @@ def _endings(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
     if warning:
         yield _line("wt", str(warning))
         yield _line("wa", WARNING)
-    goes_on = warning or any(role.max_retries for role in app.roles)
-    yield _line("r" if goes_on else "rn")
+    requeues = warning or any(role.max_retries for role in app.roles)
+    yield _line("r" if requeues else "rn")
 
 
 def _warning(cfg: Mapping[str, CfgVal]) -> int:

@@ -308,8 +308,8 @@ def _endings(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
     for name, (attribute, _) in _EXTRA.items():
         if value := text(cfg, name):
             yield _line("W", f"{attribute}={_resource(name, value)}")
-    goes_on = count(cfg, "warn") or any(role.max_retries for role in app.roles)
-    yield _line("r", "y" if goes_on or text(cfg, "array") else "n")  # PBS reruns arrays always
+    requeues = count(cfg, "warn") or any(role.max_retries for role in app.roles)
+    yield _line("r", "y" if requeues or text(cfg, "array") else "n")  # PBS reruns arrays always
     if survives(cfg) or count(cfg, "spares"):
         yield _line("W", "tolerate_node_failures=all")
 

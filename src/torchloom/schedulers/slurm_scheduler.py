@@ -232,8 +232,8 @@ def _endings(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
         raise UserError(f"warn: Slurm takes at most 65535 seconds, got {warn}")
     if warn:
         yield _line("signal", f"B:USR1@{warn}")
-    goes_on = warn or any(role.max_retries for role in app.roles)
-    yield _line("requeue" if goes_on else "no-requeue")
+    requeues = warn or any(role.max_retries for role in app.roles)
+    yield _line("requeue" if requeues else "no-requeue")
     if survives(cfg) or count(cfg, "spares"):
         yield _line("no-kill")
 

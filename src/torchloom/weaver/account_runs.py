@@ -138,8 +138,8 @@ def have_agent(account: str) -> None:
 
 def recorded(account: str, wanted: ProvenanceRequest) -> dict[str, Any]:
     """Return what surrounds a job, as a process of its account sees it; what it says is checked."""
-    told = {**asdict(wanted), "env": {}, "spec": sealed.hide_in_spec(wanted.spec)}
-    found = _have_done(account, {"do": "record", "wanted": told})
+    shown = {**asdict(wanted), "env": {}, "spec": sealed.hide_in_spec(wanted.spec)}
+    found = _have_done(account, {"do": "record", "wanted": shown})
     if not isinstance(found, dict) or found.keys() != _RECORD.keys():
         raise AccountFailed(f"a process of {account} gave no record")
     for name, kind in _RECORD.items():
@@ -148,7 +148,7 @@ def recorded(account: str, wanted: ProvenanceRequest) -> dict[str, Any]:
     brief = found["git"] or {}
     if not all(isinstance(brief.get(name, ""), str | bool | None) for name in _GIT):
         raise AccountFailed(f"a process of {account} gave a record whose git is none")
-    own = {"run_id": wanted.run, "spec": told["spec"], "world_size": wanted.world_size}
+    own = {"run_id": wanted.run, "spec": shown["spec"], "world_size": wanted.world_size}
     return {**found, **own, "hardware": provenance.machine(wanted)}
 
 

@@ -382,7 +382,7 @@ def test_without_tls_there_is_no_authority(stranger: httpx.Client) -> None:
     assert refused(stranger.get("/api/authority")) == (404, "not_found")
 
 
-def test_whoever_guesses_codes_has_to_wait_and_a_good_link_does_not(
+def test_a_client_that_guesses_codes_has_to_wait_and_a_good_link_does_not(
     plane: Plane, admin: httpx.Client
 ) -> None:
     server, good, used = plane.start_server(), link(admin)["code"], link(admin)["code"]

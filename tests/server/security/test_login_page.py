@@ -94,7 +94,7 @@ def cookies(visitor: "BrowserContext") -> list[tuple[Any, ...]]:
     return [tuple(one.get(name) for name in names) for one in visitor.cookies()]
 
 
-def test_a_link_lets_somebody_in_once_and_leaves_no_code_behind(
+def test_a_link_logs_in_once_and_leaves_no_code_behind(
     visitor: "BrowserContext", browser: "Browser", admin: httpx.Client, server: Server
 ) -> None:
     url = link(admin, server, "vera", "viewer")

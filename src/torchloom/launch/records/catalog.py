@@ -73,7 +73,7 @@ def _read(folder: RunFolder) -> RunRecord | None:
         return folder.damaged()
 
 
-def goes_on(app_id: str) -> None:
+def note_resumed(app_id: str) -> None:
     """Note that a run which had ended has not: its folder is to be read again."""
     with contextlib.suppress(OSError):
         _append([json.dumps([app_id]) + "\n"])

@@ -187,7 +187,7 @@ def take_over(new: RunFolder, record: RunRecord) -> RunFolder:
     with contextlib.suppress(FileNotFoundError):
         os.replace(old.path / _CANCEL, kept / _CANCEL)
     old.write_record(record)
-    catalog.goes_on(old.app_id)
+    catalog.note_resumed(old.app_id)
     shutil.rmtree(new.path, ignore_errors=True)
     return old
 

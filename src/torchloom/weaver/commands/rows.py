@@ -20,7 +20,7 @@ from torchloom.rules.control.command import (
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore, rows
 
-_BY_HEART = 256  # jobs
+_MOST_CACHED = 256  # jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class CommandRows:
     def _book(self, job: str) -> JobCommands:
         if job not in self._books:
             self._books[job] = self._read(job)
-            while len(self._books) > _BY_HEART:
+            while len(self._books) > _MOST_CACHED:
                 self._books.popitem(last=False)
         self._books.move_to_end(job)
         return self._books[job]

@@ -100,7 +100,7 @@ class Agents:
         self._dropped = dropped
         self._clock = clock
         self._hellos: MessageReader[Hello] = MessageReader(Hello, dropped)
-        self._beats: MessageReader[Heartbeat] = MessageReader(Heartbeat, dropped)
+        self._heartbeat_reader: MessageReader[Heartbeat] = MessageReader(Heartbeat, dropped)
         self._acts: MessageReader[plane.Message] = MessageReader(
             plane.FromRank | MembershipReport, dropped
         )
@@ -144,7 +144,7 @@ class Agents:
                 standing.append(data)
                 presence.stood = seen[1]
         for data in standing:
-            if (whole := self._beats.read(data)) is not None:
+            if (whole := self._heartbeat_reader.read(data)) is not None:
                 self._hangs.on_heartbeat(whole)
 
     async def on_act(self, subject: str, data: bytes, reply: str) -> None:
@@ -274,7 +274,9 @@ class Agents:
         an agent that has not registered, or a malformed one."""
         if subject == ECHO:
             self._liveness.echo()
-        elif (beat := self._beats.read(data)) is not None and self._is_own(subject, beat.agent):
+        elif (beat := self._heartbeat_reader.read(data)) is not None and self._is_own(
+            subject, beat.agent
+        ):
             self._nudge(beat.agent)
 
     def _nudge(self, agent: str) -> None:

@@ -71,21 +71,21 @@ class RunNotices:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def open(self) -> None:
-        """Begin to hear; a socket that a dead weaver left is replaced."""
+        """Open the socket; one that a dead weaver left is replaced."""
         self._path.unlink(missing_ok=True)
         with reachable(self._path) as address:
             self._socket.bind(address)
         self._path.chmod(0o600)
         self._socket.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        asyncio.get_running_loop().add_reader(self._socket, self._receive)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Close the socket."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Take all that waits; several words about one run are one look at it."""
         runs: dict[str, None] = {}
         with contextlib.suppress(BlockingIOError):
@@ -187,13 +187,13 @@ class Adoption:
             if not _is_later(record, known):
                 return
             self._jobs.restarted(app_id, "resumed")
-        job = self._jobs.update(_told(record))
+        job = self._jobs.update(_job_event(record))
         read = int(job.facts.get(_READ, 0))
         for line, end in accounts.within(account, _lines, app_id, read):
             self._take(record, line)
             read = end
         if read != job.facts.get(_READ, 0):
-            self._jobs.update(_told(record, {_READ: read}))
+            self._jobs.update(_job_event(record, {_READ: read}))
         if record.is_over():
             self._end(record)
 
@@ -218,7 +218,7 @@ class Adoption:
             cause = _last_cause(self._roster, record.id, str(facts.get("reason") or "restart"))
             self._jobs.turn(record.id, JobState.RECOVERING, cause)
             again = {RELEASING: None, RESIZING: None}  # that is not asked again
-            self._jobs.update(_told(record, again))
+            self._jobs.update(_job_event(record, again))
         elif kind == "started" and not _are_newcomers(facts):
             self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")
         elif kind == "exit":
@@ -244,7 +244,7 @@ class Adoption:
         return record.why()
 
 
-def _told(record: RunRecord, more: Mapping[str, Any] | None = None) -> Event:
+def _job_event(record: RunRecord, more: Mapping[str, Any] | None = None) -> Event:
     facts = {
         "name": record.name,
         "owner": record.owner,
@@ -298,8 +298,8 @@ def _is_life(row: RankProcessRow, facts: Mapping[str, Any]) -> bool:
     A life of attempt 0 that does not say so, as of an older torchloom, is known by its generation.
     """
     attempt, life = facts.get("attempt", row.attempt), facts.get("life", 1)
-    is_told = row.attempt or row.life > 1 or row.generation == 0 or attempt == 0
-    return (attempt, life) == ((row.attempt if is_told else row.generation), row.life)
+    is_known = row.attempt or row.life > 1 or row.generation == 0 or attempt == 0
+    return (attempt, life) == ((row.attempt if is_known else row.generation), row.life)
 
 
 def _are_newcomers(facts: Mapping[str, Any]) -> bool:
@@ -310,7 +310,7 @@ def _are_newcomers(facts: Mapping[str, Any]) -> bool:
 
 
 def _is_later(record: RunRecord, job: JobRow) -> bool:
-    """Tell whether a run has gone on since the job it belongs to has ended."""
+    """Tell whether a run has continued since the job it belongs to has ended."""
     return record.restarts + 1 > job.attempt
 
 

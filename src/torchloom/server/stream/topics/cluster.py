@@ -67,8 +67,8 @@ def nodes_of(
     for host in sorted(workers):
         node = offered.get(host, {})
         agent = by_id.get(node.get("id", "")) or last.get(host)
-        last_beat = offers["heard"].get(agent.id) if agent else None
-        found.append(_node(host, node, agent, len(workers[host])) | {"heard_at": last_beat})
+        last_heartbeat = offers["heard"].get(agent.id) if agent else None
+        found.append(_node(host, node, agent, len(workers[host])) | {"heard_at": last_heartbeat})
     return [{**one, "heard_at": _steady(one["state"], one["heard_at"], now)} for one in found]
 
 
@@ -83,12 +83,12 @@ def _node(host: str, offer: Mapping[str, Any], agent: AgentRow | None, workers: 
     }
 
 
-def _steady(state: str, last_beat: str | None, now: datetime) -> str | None:
+def _steady(state: str, last_heartbeat: str | None, now: datetime) -> str | None:
     """Return the time of a node's last heartbeat; nothing for a current one, which is no change."""
-    if last_beat is None:
+    if last_heartbeat is None:
         return None
-    is_fresh = abs((now - datetime.fromisoformat(last_beat)).total_seconds()) < _FRESH
-    return None if state == _UP and is_fresh else last_beat
+    is_fresh = abs((now - datetime.fromisoformat(last_heartbeat)).total_seconds()) < _FRESH
+    return None if state == _UP and is_fresh else last_heartbeat
 
 
 def _device(one: Item) -> Item:

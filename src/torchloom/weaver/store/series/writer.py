@@ -84,7 +84,7 @@ class RecordSheet:
             self._metrics(life, record)
         elif record is not None:
             generation = _fit(record.head.generation)
-            self.events.append((*life[:2], generation, life[2], number, *_told(record)))
+            self.events.append((*life[:2], generation, life[2], number, *_event_columns(record)))
 
     def _metrics(self, life: Life, record: Metrics) -> None:
         if not record.names or not record.rows:
@@ -154,7 +154,7 @@ def _real(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _told(record: Message) -> tuple[str, int, float, str]:
+def _event_columns(record: Message) -> tuple[str, int, float, str]:
     """Return kind, step, time and facts of a record that is no metric; acts come as they happen."""
     if isinstance(record, Event):
         time = _real(record.time)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SET_PTRACER = 0x59616D61
-_ANYBODY, _NOBODY = ctypes.c_ulong(-1), ctypes.c_ulong(0)
+_ANY_PROCESS, _NO_PROCESS = ctypes.c_ulong(-1), ctypes.c_ulong(0)
 _BY_CONSENT = "1"  # a process allows others to read it
 CHUNK = 16 << 20  # bytes
 PART = 4  # chunks in a file that are announced together
@@ -61,12 +61,12 @@ def readable_memory() -> Iterator[None]:
     """Allow other processes of this user to read our memory, where the kernel asks for that."""
     is_asked = _scope() == _BY_CONSENT
     if is_asked:
-        _library().prctl(_SET_PTRACER, _ANYBODY, 0, 0, 0)
+        _library().prctl(_SET_PTRACER, _ANY_PROCESS, 0, 0, 0)
     try:
         yield
     finally:
         if is_asked:
-            _library().prctl(_SET_PTRACER, _NOBODY, 0, 0, 0)
+            _library().prctl(_SET_PTRACER, _NO_PROCESS, 0, 0, 0)
 
 
 def can_be_read() -> bool:
