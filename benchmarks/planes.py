@@ -13,7 +13,7 @@ from benchmarks.figure import CannotMeasure, Lab
 from benchmarks.launch import user
 
 from torchloom import unix
-from torchloom.client import calls
+from torchloom.client import plane
 
 
 class Plane:
@@ -58,8 +58,8 @@ class Plane:
     def watched(self) -> Iterator[list[tuple[float, dict[str, Any]]]]:
         """Yield a list that grows by what the weaver tells watchers, with the time of hearing."""
         told: list[tuple[float, dict[str, Any]]] = []
-        with calls.call(self._door, None) as channel:
-            unix.send_message(channel, calls.question("watch", {}))
+        with plane.call(self._door, None) as channel:
+            unix.send_message(channel, plane.question("watch", {}))
             threading.Thread(target=_hear_all, args=(channel, told), daemon=True).start()
             time.sleep(0.2)  # until it listens: what came before is not heard
             yield told
@@ -68,18 +68,18 @@ class Plane:
 
     @staticmethod
     def _ask(path: Path, name: str, facts: dict[str, Any]) -> Any:
-        with calls.call(path, 120.0) as channel:
-            return calls.answer(channel, calls.question(name, facts))
+        with plane.call(path, 120.0) as channel:
+            return plane.answer(channel, plane.question(name, facts))
 
 
 class Caller:
     """One connection to the weaver's door."""
 
     def __init__(self, door: Path) -> None:
-        self._channel = calls.call(door, 60.0)
+        self._channel = plane.call(door, 60.0)
 
     def ask(self, name: str, **facts: Any) -> Any:
-        return calls.answer(self._channel, calls.question(name, facts))
+        return plane.answer(self._channel, plane.question(name, facts))
 
     def close(self) -> None:
         self._channel.close()

@@ -19,10 +19,10 @@ import nats
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.codec import encode
+from torchloom.bus.delivery import encode
 from torchloom.bus.progress_page import ProgressPage
-from torchloom.client import places
 from torchloom.client import plane as door
+from torchloom.client.plane import folder
 from torchloom.messages.plane import VERSION, Head
 from torchloom.unix import HEADER
 
@@ -82,7 +82,7 @@ def call(name: str, data: bytes) -> bytes:
     """Send bytes to a socket of the plane, and return what comes back."""
     with socket.socket(socket.AF_UNIX) as channel:
         channel.settimeout(_SILENCE)
-        channel.connect(str(places.folder() / name))
+        channel.connect(str(folder() / name))
         return fuzzing.exchange(channel, data)
 
 
@@ -249,7 +249,7 @@ def test_a_progress_page_of_any_bytes_ends_no_part_of_the_plane(
     hello = absurd.framed(encode(absurd.register(head, page=str(path))))
 
     with socket.socket(socket.AF_UNIX) as channel:
-        channel.connect(str(places.folder() / "agent.sock"))
+        channel.connect(str(folder() / "agent.sock"))
         channel.sendall(hello)  # the agent reads the page for as long as this is open
 
         def attempt(dice: Dice) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.client import places
+from torchloom.client.plane import door
 from torchloom.unix import reachable, receive_message, send_message
 
 from ..control.conftest import living
@@ -115,7 +115,7 @@ def withholding(ask: str, then: Callable[[], object]) -> Iterator[None]:
 
     The weaver has done what it was asked for, and its client will never hear it.
     """
-    path = places.door()
+    path = door()
     behind = path.with_name("behind.sock")
     path.rename(behind)
     done = threading.Event()

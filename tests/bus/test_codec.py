@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus.codec import (
+from torchloom.bus.delivery import (
     LONGEST,
     LONGEST_FRAME,
     Frames,

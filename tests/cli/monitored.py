@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.client import places
+from torchloom.client import plane
 from torchloom.messages.plane import Knob, Metrics, Progress
 from torchloom.weaver.service import Weaver
 
@@ -37,7 +37,7 @@ class Plane:
 
     def up(self) -> None:
         """Have a weaver answer at the door."""
-        places.made_folder()
+        plane.made_folder()
         self.do(self._up())
 
     def down(self) -> None:
@@ -112,7 +112,7 @@ class Plane:
 
     @contextlib.asynccontextmanager
     async def _weaver(self) -> AsyncIterator[Weaver]:
-        async with weaver_at(self.folder, self.exchange, places.door()) as weaver:
+        async with weaver_at(self.folder, self.exchange, plane.door()) as weaver:
             yield weaver
 
     async def _job(self, name: str, ranks: int, knobs: tuple[Knob, ...]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.client import places
+from torchloom.client import plane
 from torchloom.launch.host import sockets
 from torchloom.unix import receive_message, send_message
 
@@ -26,7 +26,7 @@ def answering(home: Path) -> Iterator[Callable[[Path, Script], list[dict[str, An
     with contextlib.ExitStack() as stack:
 
         def start(path: Path, script: Script) -> list[dict[str, Any]]:
-            places.made_folder()
+            plane.made_folder()
             listener = sockets.listen(path)
             listener.setblocking(True)
             asked: list[dict[str, Any]] = []

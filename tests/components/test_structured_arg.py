@@ -1,6 +1,6 @@
 import pytest
 
-from torchloom.components.structured_arg import StructuredJArgument, StructuredNameArgument
+from torchloom.components.dist import StructuredJArgument, StructuredNameArgument
 from torchloom.errors import UserError
 
 

@@ -5,7 +5,7 @@ from types import ModuleType
 import pytest
 
 import torchloom.specs
-from torchloom.components import dist, finder, structured_arg
+from torchloom.components import dist, finder
 from torchloom.components.torchx_names import MODULES, torchx_names
 from torchloom.specs import api, builders, file_linter
 
@@ -67,7 +67,7 @@ def test_a_star_import_brings_what_the_module_names() -> None:
         exec("from torchx.components.structured_arg import *", names)  # noqa: S102
 
     assert names["AppDef"] is api.AppDef
-    assert names["StructuredJArgument"] is structured_arg.StructuredJArgument
+    assert names["StructuredJArgument"] is dist.StructuredJArgument
 
 
 def test_what_has_no_counterpart_says_so() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.client import places
 from torchloom.client import plane as door
 
 from ..harness import evidence
@@ -34,7 +33,7 @@ def begin(plane: Plane, tmp_path: Path) -> Iterator[Callable[..., Members]]:
             for rank in range(len(GROUPS)):
                 env = {"LOOM_JOB": job, "RANK": str(rank), "WORLD_SIZE": str(len(GROUPS))}
                 env |= {"LOOM_REPLICA": GROUPS[rank], "LOOM_DEVICES": f"{job}/cpu/{rank}"}
-                env |= {"LOOM_AGENT": str(places.folder() / "agent.sock"), "RECOVERY": recovery}
+                env |= {"LOOM_AGENT": str(plane.folder() / "agent.sock"), "RECOVERY": recovery}
                 env |= {"OUT": str(tmp_path / f"{job}-{rank}"), "LOCAL_RANK": str(rank)}
                 words = [sys.executable, str(SCRIPTS / "member.py")]
                 started[rank] = subprocess.Popen(words, env={**os.environ, **env})

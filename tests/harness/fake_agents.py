@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus
-from torchloom.bus.codec import decode, encode
+from torchloom.bus.delivery import decode, encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages import plane
 from torchloom.messages.plane import (
@@ -38,8 +38,7 @@ from torchloom.messages.plane import (
     ToAgent,
     Write,
 )
-from torchloom.weaver.api.doors import BusDoor, Door
-from torchloom.weaver.api.router import Router
+from torchloom.weaver.api.router import BusDoor, Door, Router
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from torchloom.client import places
+from torchloom.client import plane
 from torchloom.launch.host import sockets
 from torchloom.unix import receive_message, send_message
 
@@ -14,13 +14,13 @@ if sys.argv[1] == "server":
     if os.environ.get("STAND_IN_SERVER_FAILS"):
         sys.exit("the stand-in will not serve")
     card = {"url": f"http://127.0.0.1:{os.getpid()}/", "pid": os.getpid()}
-    (places.folder() / "server.json").write_text(json.dumps(card))
+    (plane.folder() / "server.json").write_text(json.dumps(card))
 if sys.argv[1] != "weaver":
     signal.pause()
 if os.environ.get("STAND_IN_FAILS"):
     sys.exit("the stand-in will not live")
 
-listener = sockets.listen(places.door())
+listener = sockets.listen(plane.door())
 listener.setblocking(True)
 while True:
     channel, _ = listener.accept()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.host.restarter import FIRST_PAUSE, LONGEST_PAUSE
-from torchloom.plane.supervisor import PartProcess, PartSupervisor, PlanePart
+from torchloom.plane.parts import PartProcess, PartSupervisor, PlanePart
 
 from ..harness.home import until
 from .conftest import alive

@@ -15,7 +15,7 @@ from torchloom.schedulers.api import (
     split_lines,
     split_lines_iterator,
 )
-from torchloom.schedulers.ids import make_unique, random_id
+from torchloom.schedulers.local_request import make_unique, random_id
 from torchloom.specs.api import (
     AppDef,
     AppDryRunInfo,

@@ -37,7 +37,7 @@ from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.parcel import END, STOP, Parcel, write_private
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.request import AgentCarrier, LaunchRequest, RoleRequest
-from torchloom.launch.supervisor.cancellation import TIME_LIMIT, is_over
+from torchloom.launch.supervisor.service import TIME_LIMIT, is_over
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers.batch.folder import entry_of
 from torchloom.schedulers.batch.index import Index
@@ -145,9 +145,9 @@ class TimedLaunch(Launch):
 
     def _asked(self) -> dict[str, Any]:
         """Request a checkpoint from the job's plane: this host's, or the remote one."""
-        from torchloom.client import places, plane, served
+        from torchloom.client import plane, served
 
-        far = None if places.door().exists() else served.client()
+        far = None if plane.door().exists() else served.client()
         if far is not None:
             with far:
                 return far.command(self._app_id, "checkpoint", reason=_WHY, wait=60.0)

@@ -1,4 +1,4 @@
-"""Find, start, ask and watch the plane of this user on this host.
+"""Find, start, ask and watch the plane of this user on this host, over its unix sockets.
 
 Everything here blocks, needs the standard library alone and is imported in a few milliseconds.
 """
@@ -7,10 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
-from torchloom.client import calls, places
+from torchloom.client import plane
 from torchloom.client.errors import (
     NoPlane,
     PlaneForeign,
@@ -19,7 +21,15 @@ from torchloom.client.errors import (
     PlaneSilent,
     from_answer,
 )
-from torchloom.unix import is_private, receive_message, send_message
+from torchloom.errors import Failure
+from torchloom.unix import (
+    is_private,
+    make_private,
+    reachable,
+    receive_message,
+    same_user,
+    send_message,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -41,7 +51,7 @@ _SHAPE = ("url", "nats", "host", "pid", "started_at", "token_file")
 
 def start_plane(wait: bool, options: Mapping[str, Any]) -> None:
     """Start a plane; with `wait` return when it, or one that was faster, is up."""
-    places.made_folder()
+    plane.made_folder()
     words = [sys.executable, "-P", "-m", _MODULE, *_words(options)]
     read_end, write_end = os.pipe()
     try:
@@ -66,7 +76,7 @@ def _environment() -> dict[str, str]:
 
 
 def _spawn(words: Sequence[str], report: int | None) -> None:
-    log = places.log()
+    log = plane.log()
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[Any, ...]] = [
@@ -88,7 +98,7 @@ def _first_line(report: int) -> dict[str, Any] | None:
     while not text.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([report], [], [], left)[0]:
-            raise PlaneNotStarted(f"the plane is not up after {LIMIT:.0f} s; see {places.log()}")
+            raise PlaneNotStarted(f"the plane is not up after {LIMIT:.0f} s; see {plane.log()}")
         more = os.read(report, 1 << 16)
         if not more:
             return None
@@ -99,7 +109,7 @@ def _first_line(report: int) -> dict[str, Any] | None:
 
 def _understand(reply: dict[str, Any] | None, options: Mapping[str, Any]) -> None:
     if reply is None:
-        raise PlaneNotStarted(f"the plane ended at once; see {places.log()}")
+        raise PlaneNotStarted(f"the plane ended at once; see {plane.log()}")
     if "error" in reply:
         raise from_answer(reply)
     if reply.get("ok") == "other":
@@ -111,8 +121,8 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
     deadline = time.monotonic() + LIMIT
     while True:
         try:
-            with calls.call(places.control(), LIMIT) as channel:
-                calls.answer(channel, calls.question("ready", options))
+            with plane.call(plane.control(), LIMIT) as channel:
+                plane.answer(channel, plane.question("ready", options))
                 return
         except OSError as error:
             if time.monotonic() > deadline:
@@ -123,8 +133,8 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
 def find() -> dict[str, Any] | None:
     """Return the status of this user's plane, or nothing when none runs here."""
     try:
-        with calls.call(places.control(), PATIENCE) as channel:
-            return _checked(calls.answer(channel, calls.question("status", {})))
+        with plane.call(plane.control(), PATIENCE) as channel:
+            return _checked(plane.answer(channel, plane.question("status", {})))
     except PlaneSilent:
         raise
     except (OSError, PlaneLost):  # not there, or ending
@@ -141,9 +151,9 @@ def page_of(job: str) -> str:
     from urllib.parse import quote
 
     try:
-        if not is_private(places.folder()):
+        if not is_private(plane.folder()):
             return ""
-        card = json.loads(places.card().read_text())
+        card = json.loads(plane.card().read_text())
         os.kill(int(card["pid"]), 0)
         return f"{card['url']}/jobs/{quote(job, safe='')}"
     except (OSError, ValueError, KeyError, TypeError):
@@ -158,17 +168,17 @@ def shown_status(found: dict[str, Any]) -> dict[str, Any]:
 def ask_control(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the process that keeps the plane alive: `status`, `ready`, `leave`."""
     try:
-        channel = calls.call(places.control(), PATIENCE)
+        channel = plane.call(plane.control(), PATIENCE)
     except OSError as error:
         raise NoPlane from error
     with channel:
-        return calls.answer(channel, calls.question(name, facts))
+        return plane.answer(channel, plane.question(name, facts))
 
 
 def ask(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the weaver and return its answer; a refusal is raised with the weaver's message."""
     with _weaver(timeout) as channel:
-        return calls.answer(channel, calls.question(name, facts))
+        return plane.answer(channel, plane.question(name, facts))
 
 
 def settle(
@@ -184,7 +194,7 @@ def settle(
     plane ended meanwhile it is started again. `on_wait` is called with the reason whenever the
     answer takes long; it may raise.
     """
-    asked, was_there = calls.question(name, facts), False
+    asked, was_there = plane.question(name, facts), False
     while True:
         try:
             with _weaver(timeout) as channel:
@@ -218,13 +228,13 @@ def _answer_in_time(
     import select
 
     if soon is None:
-        return calls.answer(channel, asked)
-    calls.send(channel, asked)
+        return plane.answer(channel, asked)
+    plane.send(channel, asked)
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     if not poll.poll(soon * 1000):
         on_wait(f"the plane has not answered {asked['ask']!r} for {soon:.0f} s")
-    return calls.receive(channel, asked)
+    return plane.receive(channel, asked)
 
 
 def _why(error: PlaneLost) -> str:
@@ -235,10 +245,10 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
     """Ask the weaver for what happens and yield it, event by event, until it ends the stream."""
     with _weaver(None) as channel:
         try:
-            send_message(channel, calls.question(name, facts))
+            send_message(channel, plane.question(name, facts))
             while (reply := receive_message(channel)) is not None:
                 if "event" not in reply:
-                    calls.unpacked(reply)
+                    plane.unpacked(reply)
                     return
                 yield reply["event"]
         except (OSError, ValueError) as error:
@@ -249,12 +259,12 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
 def leave(timeout: float = PATIENCE) -> bool:
     """End the plane and return when it is gone; false when none was there."""
     try:
-        channel = calls.call(places.control(), PATIENCE)
+        channel = plane.call(plane.control(), PATIENCE)
     except OSError:
         return False
     with channel:
         try:
-            send_message(channel, calls.question("leave", {}))
+            send_message(channel, plane.question("leave", {}))
             while receive_message(channel) is not None:
                 pass
         except TimeoutError:
@@ -273,11 +283,11 @@ def find_or_start(wait: bool = True, **options: Any) -> dict[str, Any] | None:
     if settings.has_plane_above():
         return None
     try:
-        with calls.call(places.control(), PATIENCE) as channel:
+        with plane.call(plane.control(), PATIENCE) as channel:
             if not wait:
                 return None
-            _checked(calls.answer(channel, calls.question("status", {})))
-            calls.answer(channel, calls.question("ready", options))
+            _checked(plane.answer(channel, plane.question("status", {})))
+            plane.answer(channel, plane.question("ready", options))
     except PlaneSilent:
         raise
     except (OSError, PlaneLost):  # there is none, or it was ending
@@ -289,7 +299,7 @@ def _checked(found: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a plane, if it is the one of our state folder."""
     if (home := str(settings.loom_home())) != found["home"]:
         raise NoPlane(
-            f"the plane in {places.folder()} is that of {found['home']}, not of {home}; "
+            f"the plane in {plane.folder()} is that of {found['home']}, not of {home}; "
             f"`LOOM_HOME={found['home']} loom down` ends it"
         )
     return found
@@ -300,7 +310,7 @@ def _weaver(timeout: float | None) -> "socket.socket":
     deadline = time.monotonic() + _RESTART
     while True:
         try:
-            return calls.call(places.door(), timeout)
+            return plane.call(plane.door(), timeout)
         except PermissionError as error:
             raise PlaneForeign(str(error)) from error
         except OSError as error:
@@ -313,7 +323,121 @@ def _weaver(timeout: float | None) -> "socket.socket":
 
 def _lives() -> bool:
     try:
-        calls.call(places.control(), PATIENCE).close()
+        plane.call(plane.control(), PATIENCE).close()
     except OSError:
         return False
     return True
+
+
+class PlaneFolderUnsafe(Failure):
+    """Another user owns the folder of the plane's sockets, or it cannot be made."""
+
+    code = "plane_folder_unsafe"
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"cannot keep the plane's sockets in {path}: {why}; "
+            "set XDG_RUNTIME_DIR to a local folder of yours, or unset it"
+        )
+
+
+def folder() -> Path:
+    """Return where the plane's sockets, lock and record are; it need not exist.
+
+    It is the same for every shell of this user, whatever its XDG_RUNTIME_DIR.
+    """
+    return settings.plane_dir()
+
+
+def made_folder() -> Path:
+    """Return that folder, made if need be, after checking its owner."""
+    path = folder()
+    for one in (path.parent, path):
+        try:
+            make_private(one)
+        except OSError as error:
+            raise PlaneFolderUnsafe(one, error.strerror or str(error)) from error
+    return path
+
+
+def door() -> Path:
+    """Return where the weaver takes questions."""
+    return folder() / "weaver.sock"
+
+
+def control() -> Path:
+    """Return where the process that keeps the plane alive takes questions."""
+    return folder() / "plane.sock"
+
+
+def card() -> Path:
+    """Return the file in which the plane's HTTP server publishes its address."""
+    return folder() / "server.json"
+
+
+def log() -> Path:
+    """Return the log of that process."""
+    return settings.loom_home() / "plane" / "logs" / f"{os.uname().nodename}-plane.log"
+
+
+VERSION = 1
+
+
+def call(path: Path, timeout: float | None) -> "socket.socket":
+    """Connect to a process of this user that listens at a path; OSError when none does."""
+    import socket
+
+    channel = socket.socket(socket.AF_UNIX)
+    try:
+        channel.settimeout(timeout)
+        with reachable(path) as address:
+            channel.connect(address)
+        if not same_user(channel):
+            raise PermissionError(f"{path} is answered by another user")
+    except OSError:
+        channel.close()
+        raise
+    return channel
+
+
+def question(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is sent to ask something."""
+    return {**facts, "ask": name, "version": VERSION}
+
+
+def answer(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
+    """Ask over an open connection and return the answer; an error that is answered is raised."""
+    send(channel, asked)
+    return receive(channel, asked)
+
+
+def send(channel: "socket.socket", asked: Mapping[str, Any]) -> None:
+    """Send a question over an open connection."""
+    with _loss_in_words(asked):
+        send_message(channel, asked)
+
+
+def receive(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
+    """Return the answer to a question that was sent; an error that is answered is raised."""
+    with _loss_in_words(asked):
+        reply = receive_message(channel)
+    if reply is None:
+        raise PlaneLost(f"the plane went away while it was asked {asked['ask']!r}")
+    return unpacked(reply)
+
+
+@contextmanager
+def _loss_in_words(asked: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise PlaneSilent(f"the plane did not answer {asked['ask']!r} in time") from None
+    except (OSError, ValueError) as error:
+        raise PlaneLost(f"the plane did not answer {asked['ask']!r}: {error}") from error
+
+
+def unpacked(reply: Mapping[str, Any]) -> Any:
+    """Return what an answer holds, or raise the error in it."""
+    if "error" in reply:
+        raise from_answer(dict(reply))
+    return reply.get("ok")

@@ -22,7 +22,7 @@ MODULES = {
     "torchx.components": "torchloom.components",
     "torchx.components.dist": "torchloom.components.dist",
     "torchx.components.utils": "torchloom.components.utils",
-    "torchx.components.structured_arg": "torchloom.components.structured_arg",
+    "torchx.components.structured_arg": "torchloom.components.dist",
     "torchx.components.component_test_base": "torchloom.components.component_test_base",
 }
 

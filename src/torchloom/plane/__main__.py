@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchloom import settings
-from torchloom.client import calls, places
+from torchloom.client import plane
 from torchloom.errors import Failure, LoomError
 from torchloom.launch.keeper.spawn import reset_signals
 from torchloom.plane import lock
@@ -70,7 +70,7 @@ def _alone() -> Iterator[bool]:
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         with contextlib.ExitStack() as stack:
-            folder = places.made_folder()
+            folder = plane.made_folder()
             got = stack.enter_context(lock.hold(folder / "lock"))
             got = got and stack.enter_context(lock.hold_home(home, folder))
             if got or _takes_calls():
@@ -84,7 +84,7 @@ def _alone() -> Iterator[bool]:
 
 def _takes_calls() -> bool:
     try:
-        calls.call(places.control(), 1.0).close()
+        plane.call(plane.control(), 1.0).close()
     except OSError:
         return False
     return True

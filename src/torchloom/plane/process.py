@@ -18,18 +18,20 @@ from typing import Any
 
 from torchloom import accounts, settings
 from torchloom.bus import subjects
-from torchloom.client import calls, places, served
+from torchloom.client import plane, served
 from torchloom.client import plane as client
 from torchloom.errors import Failure, LoomError, UserError, shorten
 from torchloom.launch.host import sockets
 from torchloom.launch.wire import BadFrame, Connection, WireMessage
 from torchloom.plane import broker, discovery, parts
 from torchloom.plane.credentials import WEAVER, Credentials, write_secret
-from torchloom.plane.parts import MOST_ENDS, HttpServerPart, PlaneOptions
-from torchloom.plane.supervisor import (
+from torchloom.plane.parts import (
     LOG_INTERVAL,
+    MOST_ENDS,
+    HttpServerPart,
     PartProcess,
     PartSupervisor,
+    PlaneOptions,
     PlanePart,
     bound_log,
 )
@@ -183,10 +185,10 @@ class Plane:
         self._pinned = options.pinned
         self._served = options.pinned or options.served
         self._broker = broker.find(options, keys, env)
-        self._folder = places.made_folder()
-        self._parts = parts.PlaneParts(keys, self._folder, places.log().parent, env, commands)
+        self._folder = plane.made_folder()
+        self._parts = parts.PlaneParts(keys, self._folder, plane.log().parent, env, commands)
         self._supervisor = PartSupervisor()
-        self._http = HttpServerPart(places.card(), self._supervisor, self._server)
+        self._http = HttpServerPart(plane.card(), self._supervisor, self._server)
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Answer] = []
         self._account_links: dict[str, Connection] = {}  # to the agents of accounts
@@ -200,8 +202,8 @@ class Plane:
 
     def run(self, report: Report) -> int:
         """Run the plane. `report` is called once: that it is up, or why it is not."""
-        control = ControlSocket(places.control(), self._selector, self._serve)
-        self._door = places.control().stat().st_ino
+        control = ControlSocket(plane.control(), self._selector, self._serve)
+        self._door = plane.control().stat().st_ino
         self._waiting.append(report)
         problem: LoomError | None = None
         try:
@@ -215,7 +217,7 @@ class Plane:
         finally:
             control.stop_accepting()
             self._supervisor.end()
-            for path in (*(self._folder / name for name in _OURS), places.card()):
+            for path in (*(self._folder / name for name in _OURS), plane.card()):
                 path.unlink(missing_ok=True)
             served.withdraw(socket.gethostname(), os.getpid())
             self._answer_all(complaint(problem or Failure("the plane was asked to end")))
@@ -225,7 +227,7 @@ class Plane:
     def status(self) -> dict[str, Any]:
         """Return the status of the plane."""
         return {
-            "url": self._http.url() or f"unix://{places.door()}",
+            "url": self._http.url() or f"unix://{plane.door()}",
             "nats": self._broker.address.url,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -292,7 +294,7 @@ class Plane:
         The process starts itself anew: clients could not reach it, and no other plane may start.
         """
         try:
-            is_there = places.control().stat().st_ino == self._door
+            is_there = plane.control().stat().st_ino == self._door
         except OSError:
             is_there = False
         if not is_there and not self._leaving:
@@ -323,7 +325,7 @@ class Plane:
 
     def _bound_logs(self) -> None:
         self._supervisor.bound_logs()
-        bound_log(places.log())
+        bound_log(plane.log())
         self._logs_due = time.monotonic() + LOG_INTERVAL
 
     def _check_idle(self) -> None:
@@ -421,7 +423,7 @@ class Plane:
 def _answers() -> bool:
     """Tell whether the weaver accepts connections."""
     try:
-        calls.call(places.door(), 1.0).close()
+        plane.call(plane.door(), 1.0).close()
     except OSError:
         return False
     return True

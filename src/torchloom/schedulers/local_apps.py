@@ -8,7 +8,7 @@ from signal import SIGQUIT, SIGTERM
 from torchloom import settings
 from torchloom.errors import NotFound, UserError
 from torchloom.launch.logs import reader
-from torchloom.launch.logs.error_file import ErrorFile, first_error
+from torchloom.launch.logs.files import ErrorFile, first_error
 from torchloom.launch.logs.reader import Span, Tail, Wait
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder

@@ -1,4 +1,4 @@
-"""Translate an app into a request to this machine's job agent. Pure."""
+"""Translate an app into a request to this machine's job agent, under a unique name. Pure."""
 
 import json
 import os
@@ -165,3 +165,19 @@ def _notes(app: AppDef) -> Iterator[str]:
     for role in app.roles:
         if role.mounts:
             yield f"role {role.name}: mounts need containers; processes here see the real paths"
+
+
+_LETTERS = "bcdfghjklmnpqrstvwxz"  # no vowels: no words
+_ALPHABET = _LETTERS + "0123456789"
+_LENGTH = 13
+
+
+def random_id(length: int = _LENGTH) -> str:
+    """Return random characters that any engine takes in a name; the first is a letter."""
+    first, *rest = os.urandom(length)
+    return _LETTERS[first % len(_LETTERS)] + "".join(_ALPHABET[b % len(_ALPHABET)] for b in rest)
+
+
+def make_unique(name: str, string_length: int = 0) -> str:
+    """Return the name with random characters behind it."""
+    return f"{name}-{random_id(string_length or _LENGTH)}"

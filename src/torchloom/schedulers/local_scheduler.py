@@ -17,8 +17,7 @@ from torchloom.launch.grammar.values import wishes
 from torchloom.launch.records.request import DEFAULT_GRACE, ORPHAN_LIMIT, Input, LaunchRequest
 from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
-from torchloom.schedulers.ids import make_unique
-from torchloom.schedulers.local_request import WORKSPACES, saving
+from torchloom.schedulers.local_request import WORKSPACES, make_unique, saving
 from torchloom.sealed import seal, seal_in_spec
 from torchloom.specs.api import (
     AppDef,

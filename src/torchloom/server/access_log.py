@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from torchloom.server.security.login import ADMITTED, UNPROVEN
+from torchloom.server.security.auth import ADMITTED, UNPROVEN
 
 _ACCEPTED = 101
 _UNKNOWN = 401  # of a WebSocket that does not show its second secret

@@ -18,7 +18,7 @@ from torchloom.rules.control.undo import NoUndo, condition_of, undo
 from torchloom.specs.states import JobState
 from torchloom.weaver.api.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
 from torchloom.weaver.api.resumption import EndedMeanwhile
-from torchloom.weaver.commands.knobs import checked
+from torchloom.weaver.commands.rows import checked
 from torchloom.weaver.health.responses import FAILED, REPLACED, RESTARTED, SHRUNK, STAYS
 from torchloom.weaver.jobs.registry import WORLD_SIZE, has_run, is_over, is_released
 from torchloom.weaver.store.rows import JobRow, RankProcessRow

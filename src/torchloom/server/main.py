@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from torchloom import settings
-from torchloom.client import places
+from torchloom.client import plane
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.server import submission
 from torchloom.server.access_log import JsonLogFormatter
@@ -164,13 +164,13 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOpt
     if bool(given.tls_cert) != bool(given.tls_key):
         raise BadListenAddress("--tls-cert and --tls-key go together; give both or neither")
     home = (given.home or settings.loom_home()).absolute()
-    runtime = given.runtime or places.made_folder()
+    runtime = given.runtime or plane.made_folder()
     return ServerOptions(
         host=given.host,
         port=given.port,
         home=home,
         runtime=runtime,
-        door=given.door or runtime / places.door().name,
+        door=given.door or runtime / plane.door().name,
         place=place_of(home, env),
         origins=env.get(ORIGINS, ""),
         certificate=given.tls_cert,
@@ -182,7 +182,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOpt
 
 def _serve(options: ServerOptions) -> int:
     submission.prepare()
-    card = options.runtime / places.card().name
+    card = options.runtime / plane.card().name
     listener = listen(options, _read(card))
     port: int = listener.getsockname()[1]
     front = Front(

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse
 from torchloom.server import submission
 from torchloom.server.pages import STYLE, page
 from torchloom.server.problems import Problem, declared
-from torchloom.server.security.login import HEADER
+from torchloom.server.security.auth import HEADER
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _EVERYWHERE = (401, 403, 408, 414, 421, 431, 500)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchloom.client.calls import question
+from torchloom.client.plane import question
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.server.text import whole
 from torchloom.unix import HEADER, LONGEST, reachable, same_user

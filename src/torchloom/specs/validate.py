@@ -27,7 +27,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
 # The one table of variables that the launcher sets for a rank
-# (`launch/agent/rank_environment.py`): a spec must not set them, or rank and
+# (`launch/agent/rank_starter.py`): a spec must not set them, or rank and
 # launcher would disagree.
 SET_FOR_PEERS = frozenset(  # where ranks form a group
     (

@@ -23,11 +23,10 @@ from torchloom.bus.nats.credentials import (
     DEFAULT,
     chosen,
 )
-from torchloom.client import places
+from torchloom.client import plane
 from torchloom.errors import LoomError, UserError, shorten
 from torchloom.weaver.account_runs import have_agent
-from torchloom.weaver.api.doors import BusDoor, Door
-from torchloom.weaver.api.router import Router
+from torchloom.weaver.api.router import BusDoor, Door, Router
 from torchloom.weaver.checkpoints.triggers import MARGIN
 from torchloom.weaver.jobs.adoption import RunNotices
 from torchloom.weaver.service import Weaver
@@ -82,10 +81,10 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> WeaverOptio
     )
     given = parser.parse_args(words)
     home = given.home or settings.loom_home()
-    folder = given.runtime or places.made_folder()
+    folder = given.runtime or plane.made_folder()
     return WeaverOptions(
         place_of(home, env),
-        folder / places.door().name,
+        folder / plane.door().name,
         given.nats,
         given.creds or _path(env, CREDENTIALS_VARIABLE),
         given.ca or _path(env, AUTHORITY_VARIABLE),

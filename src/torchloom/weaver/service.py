@@ -13,13 +13,16 @@ from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, RawMessage, Subscription, Taker
-from torchloom.bus.codec import MessageReader
+from torchloom.bus.delivery import MessageReader
 from torchloom.messages.plane import DeviceEvent
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.account_runs import AccountLauncher
 from torchloom.weaver.checkpoints.collection import CheckpointCollector
-from torchloom.weaver.checkpoints.requests import CheckpointPruning, CheckpointRequests
-from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.requests import (
+    CheckpointPruning,
+    CheckpointRequests,
+    CheckpointRows,
+)
 from torchloom.weaver.checkpoints.triggers import MARGIN, CheckpointTriggers
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.commands.guards import Guards
@@ -46,10 +49,9 @@ from torchloom.weaver.events import (
 )
 from torchloom.weaver.health.agents import Agents
 from torchloom.weaver.health.devices import DeviceMap, NoAlerts, read_alerts
-from torchloom.weaver.health.divergence import LossWatch
 from torchloom.weaver.health.hangs import Hangs, StackRequests
 from torchloom.weaver.health.heartbeats import CHECK, AgentLiveness, Heartbeats
-from torchloom.weaver.health.responses import Responses
+from torchloom.weaver.health.responses import LossWatch, Responses
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.adoption import Adoption
 from torchloom.weaver.jobs.coordinator import Coordinator

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torchloom.bus.progress_page import StepPhase
 from torchloom.messages.plane import Progress
 from torchloom.rules import divergence
-from torchloom.weaver.commands.wire import knob_payload
+from torchloom.weaver.commands.driver import knob_payload
 from torchloom.weaver.jobs.registry import part_of
 from torchloom.weaver.store import StateStore, rows
 from torchloom.weaver.store.rows import (
@@ -24,7 +24,7 @@ from torchloom.weaver.store.rows import (
     RankProcessRow,
 )
 from torchloom.weaver.store.series.records import RecordStore
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 
 
 def when(seconds: float | None) -> str | None:

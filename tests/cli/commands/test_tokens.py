@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def weaver(state: Path, until: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A weaver of this state folder without the rest of a plane."""
-    from torchloom.client import calls, places
+    from torchloom.client import plane
 
     log = (state / "weaver.log").open("wb")
     words = [sys.executable, "-P", "-m", "torchloom.weaver", "--nats", "nats://127.0.0.1:1"]
@@ -29,7 +29,7 @@ def weaver(state: Path, until: Any) -> Iterator[subprocess.Popen[bytes]]:
     def answers() -> bool:
         assert process.poll() is None, (state / "weaver.log").read_text()
         try:
-            calls.call(places.door(), 1.0).close()
+            plane.call(plane.door(), 1.0).close()
         except OSError:
             return False
         return True

@@ -17,8 +17,7 @@ from torchloom.cli.monitor.app import AnswerArrived, Monitor
 from torchloom.cli.monitor.panes import DevicesWindow, TextWindow
 from torchloom.cli.monitor.prompt import PromptAnswer
 from torchloom.cli.monitor.widgets import PromptLine, TableView
-from torchloom.client import places
-from torchloom.client.plane import ask
+from torchloom.client.plane import ask, door, made_folder
 from torchloom.launch.host import sockets
 
 from ..monitored import Plane, plane_in
@@ -287,8 +286,8 @@ def test_without_a_plane_the_screen_opens_and_says_what_to_do() -> None:
 
 
 def test_a_plane_that_never_answers_keeps_nobody_from_reading_or_leaving(state: Path) -> None:
-    places.made_folder()
-    with sockets.listen(places.door()):
+    made_folder()
+    with sockets.listen(door()):
 
         async def act(app: Monitor, pilot: Pilot[None]) -> None:
             await pilot.press("colon", *"pause", "enter")

@@ -1,6 +1,6 @@
 """Later: what a loop without threads is to do when its time has come."""
 
-from torchloom.launch.host.loop import Timers
+from torchloom.launch.host.sockets import Timers
 
 
 def test_what_is_due_is_done_once_and_the_rest_waits() -> None:

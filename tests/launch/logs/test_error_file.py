@@ -2,7 +2,7 @@ import json
 import os
 from pathlib import Path
 
-from torchloom.launch.logs.error_file import ErrorFile, first_error, put_aside
+from torchloom.launch.logs.files import ErrorFile, first_error, put_aside
 
 
 def error(path: Path, message: str, timestamp: object = None, written: float = 0.0) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.node_agent import server
-from torchloom.schedulers.ids import make_unique
+from torchloom.schedulers.local_request import make_unique
 
 Processes = dict[int, tuple[int, dict[str, str]]]  # parent and environment by pid
 

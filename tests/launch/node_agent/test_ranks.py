@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom.bus.progress_page import ProgressPage
-from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.node_agent.server import KnownRanks
 from torchloom.messages.plane import NO_RANK, Head, Message, Progress, Register
 
 from ...harness.message_samples import REGISTER

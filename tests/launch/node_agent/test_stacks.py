@@ -14,7 +14,7 @@ import pytest
 
 from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.launch.node_agent import server, stacks
-from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.node_agent.server import KnownRanks
 from torchloom.launch.node_agent.stacks import (
     APART,
     CannotLook,

@@ -1,5 +1,5 @@
 from torchloom.launch.protocol import ForkRank, RankNote, ReplicaOrder
-from torchloom.launch.supervisor.live_ranks import LiveRanks
+from torchloom.launch.supervisor.starts import LiveRanks
 from torchloom.specs.states import Place, ReplicaKey
 
 KEY = ReplicaKey("train", 0)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.codec import Frames, decode, frame
-from torchloom.launch.host.loop import Timers
+from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.launch.host.sockets import Timers
 from torchloom.launch.supervisor import plane_link
 from torchloom.launch.supervisor.plane_link import PlaneLink
 from torchloom.messages.membership import Life, Lives, Watch

@@ -3,7 +3,7 @@
 import pytest
 
 from torchloom.server.problems import ApiProblem
-from torchloom.server.security.login import Attempts
+from torchloom.server.security.auth import Attempts
 
 
 def waits(attempts: Attempts, address: str, account: str = "") -> int:

@@ -10,7 +10,7 @@ import pytest
 from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import Message, Outcome, Planned, Prepare, Welcome, Write
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, Status
-from torchloom.weaver.commands.wire import wrapped
+from torchloom.weaver.commands.driver import wrapped
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace
 
@@ -296,7 +296,7 @@ def test_words_of_an_older_generation_or_a_foreign_agent_move_nothing(tmp_path: 
             asked = asyncio.create_task(change(weaver, 0.03))
             await until(lambda: agent.of(Prepare))
             from torchloom.bus import subjects
-            from torchloom.bus.codec import encode
+            from torchloom.bus.delivery import encode
             from torchloom.messages.plane import Applied, Head
 
             name = agent.of(Prepare)[0].command

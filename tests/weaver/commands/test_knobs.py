@@ -3,8 +3,8 @@
 import pytest
 
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, NotAKnob, Status
-from torchloom.weaver.commands.knobs import InForce, checked, knobs_of
-from torchloom.weaver.commands.wire import wrapped
+from torchloom.weaver.commands.driver import wrapped
+from torchloom.weaver.commands.rows import InForce, checked, knobs_of
 from torchloom.weaver.store.rows import JobRow, PointRow, RankProcessRow
 
 LR = {"name": "lr", "value": 0.1, "type": "float", "low": 0.0, "high": None}

@@ -7,8 +7,8 @@ from pathlib import Path
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages.plane import Applied, Message, Outcome
 from torchloom.rules.control.command import Ack, Command, CommandEntry, CommandKind, Status
+from torchloom.weaver.commands.driver import wrapped
 from torchloom.weaver.commands.rows import CommandRows
-from torchloom.weaver.commands.wire import wrapped
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import open_store

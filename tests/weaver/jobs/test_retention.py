@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.client.calls import question
+from torchloom.client.plane import question
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.records import removal
 from torchloom.messages.plane import Metrics

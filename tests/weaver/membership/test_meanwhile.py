@@ -11,7 +11,7 @@ from torchloom.bus.memory import Exchange
 from torchloom.messages.membership import Broke, Fork, Transfer
 from torchloom.messages.plane import Commit, Event, Outcome, Prepare, Progress, Welcome
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, Status
-from torchloom.weaver.commands.wire import wrapped
+from torchloom.weaver.commands.driver import wrapped
 from torchloom.weaver.service import Weaver
 
 from ...harness.fake_agents import FakeRank, job_event, until, weaver_at

@@ -29,8 +29,8 @@ def stock(**more: Any) -> Any:
 
 def dealt(source: Any, position: dict[str, Any] | None = None, epochs: int = 2) -> list[Any]:
     """Deal as a run does: each step begins with generators that follow from its number."""
+    from torchloom.worker.run.loader import open_source
     from torchloom.worker.run.rng import seed_generators
-    from torchloom.worker.run.sources import open_source
 
     opened = open_source(source, 0, epochs, order_seed=9)
     step = 0
@@ -125,7 +125,7 @@ def test_counted_steps_go_on_counting() -> None:
 
 
 def test_another_number_of_ranks_is_about_as_far_in_a_stock_loader() -> None:
-    from torchloom.worker.run.sources import open_source
+    from torchloom.worker.run.loader import open_source
 
     opened = open_source(stock(), 0, 2, order_seed=9)
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.dispatch import LoomCommand
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import Failure, LoomError
 
@@ -197,9 +197,9 @@ def _open(entry: SignIn) -> int:
 
 def _redirect(link: str) -> Path:
     """Write a page that redirects to the link, readable only by this user; return its path."""
-    from torchloom.client import places
+    from torchloom.client import plane
 
-    descriptor, name = tempfile.mkstemp(".html", "open-", places.made_folder())  # 0600
+    descriptor, name = tempfile.mkstemp(".html", "open-", plane.made_folder())  # 0600
     with open(descriptor, "w") as file:
         file.write(_REDIRECT.format(link=html.escape(link)))
     return Path(name)

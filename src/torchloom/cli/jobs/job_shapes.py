@@ -77,9 +77,9 @@ def labels(live: Live | None) -> list[tuple[str, str]]:
 
 
 def _ask(name: str, **facts: Any) -> Any:
-    from torchloom.client import places, plane
+    from torchloom.client import plane
 
-    if not places.door().exists():
+    if not plane.door().exists():
         return None
     try:
         return plane.ask(name, _PATIENCE, **facts)

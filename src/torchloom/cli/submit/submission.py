@@ -161,7 +161,7 @@ class LocalSubmission:
 
     def _gains_by_warmth(self) -> bool:
         from torchloom.launch.keeper.client import is_worth_it
-        from torchloom.launch.keeper.python_command import PythonCommand
+        from torchloom.launch.keeper.spawn import PythonCommand
 
         launch: LaunchRequest = self._info.request.launch
         for role in launch.roles:
@@ -464,11 +464,11 @@ class Resumption(LocalSubmission):
 
 def committed_steps(app_id: str, patience: float = 5.0) -> None:
     """Wait until the plane has committed the checkpoint that the ranks wrote last."""
-    from torchloom.client import places, plane
+    from torchloom.client import plane
     from torchloom.errors import LoomError
 
     deadline = time.monotonic() + patience
-    while places.door().exists() and time.monotonic() < deadline:
+    while plane.door().exists() and time.monotonic() < deadline:
         try:
             found = plane.ask("checkpoints", job=app_id, limit=3)
         except (LoomError, OSError):

@@ -16,7 +16,7 @@ from torchloom.launch.agent.guard import AgentGuard
 from torchloom.launch.agent.service import JobAgent, Post
 from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import host_name
-from torchloom.launch.host.loop import SignalPipe
+from torchloom.launch.host.sockets import SignalPipe
 from torchloom.launch.logs.display import Display
 from torchloom.launch.variables import AGENT_VARIABLE
 

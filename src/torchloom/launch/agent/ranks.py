@@ -8,7 +8,7 @@ from pathlib import Path
 from torchloom.launch.agent.rank import AgentRank, Pump
 from torchloom.launch.host import shared_memory
 from torchloom.launch.keeper.client import KeeperLink
-from torchloom.launch.logs.error_file import ErrorFile
+from torchloom.launch.logs.files import ErrorFile
 from torchloom.launch.logs.sinks import RankLogs
 from torchloom.launch.protocol import (
     ChildExit,

@@ -17,8 +17,7 @@ from pathlib import Path
 from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.agent.rank import Pump
-from torchloom.launch.agent.rank_environment import rank_environment
-from torchloom.launch.agent.rank_starter import RankStarter
+from torchloom.launch.agent.rank_starter import RankStarter, rank_environment
 from torchloom.launch.agent.ranks import AgentRanks
 from torchloom.launch.agent.stores import Stores
 from torchloom.launch.agent.terminal import TerminalRelay
@@ -26,7 +25,7 @@ from torchloom.launch.agent.uplink import PlaneUplink
 from torchloom.launch.host import descendants
 from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.host.identity import ProcessIdentity, host_name
-from torchloom.launch.host.loop import SignalPipe
+from torchloom.launch.host.sockets import SignalPipe
 from torchloom.launch.keeper.client import KeeperLink
 from torchloom.launch.logs.display import Display
 from torchloom.launch.logs.sinks import MOST_UNSENT, RankLogs

@@ -18,7 +18,7 @@ from typing import Any
 from torchloom.launch.host import descendants, sockets
 from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
-from torchloom.launch.host.loop import SignalPipe
+from torchloom.launch.host.sockets import SignalPipe
 from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, spawn
 from torchloom.launch.protocol import (
     TO_KEEPER,

@@ -1,9 +1,13 @@
-"""Write what a rank prints, once: a file a stream, in which order their lines came, and when."""
+"""Write what a rank prints, once, with the order and time of its lines; read its error file."""
 
+import contextlib
 import math
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
+
+from torchloom.specs.dataclass import dataclass
 
 STREAMS = ("stdout", "stderr")
 ORDER = "order"  # the file that says which lines of which stream follow which
@@ -160,3 +164,40 @@ def size_of(path: Path) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFile:
+    """An error file: its text, and when it was written."""
+
+    text: str
+    written: float
+
+    @classmethod
+    def read(cls, path: Path) -> "ErrorFile | None":
+        with contextlib.suppress(OSError):
+            return cls(path.read_text(errors="replace"), path.stat().st_mtime)
+        return None
+
+
+def first_error(reports: Iterable[ErrorFile | None]) -> str | None:
+    """Return the text of the error that happened first, as its rank wrote it."""
+    # `@record` knows whole seconds only: within one, the file that was there first
+    found = [(int(_timestamp(each)), each.written, each.text) for each in reports if each]
+    return min(found)[-1] if found else None
+
+
+def put_aside(path: Path, attempt: int | str) -> None:
+    """Keep an earlier attempt's error under its number, so that a new one is really new."""
+    with contextlib.suppress(OSError):
+        path.rename(path.with_name(f"error.{attempt}.json"))
+
+
+def _timestamp(error: ErrorFile) -> float:
+    """Return when the error happened, by its own word; without one, when the file was written."""
+    from torchloom.specs.status import read_error  # only where a rank has failed
+
+    report = read_error(error.text)
+    with contextlib.suppress(ValueError, TypeError):
+        return float(report.timestamp) if report else error.written  # type: ignore[arg-type]
+    return error.written

@@ -35,8 +35,7 @@ from torchloom.bus.spool.spool import LIMIT
 from torchloom.errors import LoomError, UserError
 from torchloom.launch import wire
 from torchloom.launch.host import identity
-from torchloom.launch.host.loop import LOADED_AFTER, load_needed
-from torchloom.launch.host.sockets import UPLINK
+from torchloom.launch.host.sockets import LOADED_AFTER, UPLINK, load_needed
 from torchloom.launch.node_agent import gpus, resources
 from torchloom.launch.node_agent.service import NodeAgent
 from torchloom.launch.node_agent.uplink import AgentIdentity, TunnelClient, Vouched

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from torchloom.bus.api import BusLost, TooLong
-from torchloom.launch.node_agent.ranks import KnownRanks, RankEntry
+from torchloom.launch.node_agent.server import KnownRanks, RankEntry
 from torchloom.messages.plane import (
     Frame,
     OwnStacks,

@@ -19,11 +19,11 @@ from typing import Any
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost, NoReply, TooLong
-from torchloom.bus.codec import Garbled, MessageReader, decode, encode
+from torchloom.bus.delivery import Garbled, MessageReader, decode, encode
 from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
 from torchloom.launch import protocol, wire
-from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.node_agent.server import KnownRanks
 from torchloom.launch.protocol import (
     TO_NODE_AGENT,
     AgentProof,

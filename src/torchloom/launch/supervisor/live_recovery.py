@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from torchloom.launch.host.identity import ProcessIdentity, host_name
-from torchloom.launch.host.loop import Timers
+from torchloom.launch.host.sockets import Timers
 from torchloom.launch.protocol import (
     EndIncarnation,
     MeetingReady,
@@ -22,10 +22,9 @@ from torchloom.launch.protocol import (
 )
 from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
-from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.supervisor.reports import RankErrors
-from torchloom.launch.supervisor.starts import Starts
+from torchloom.launch.supervisor.starts import LiveRanks, Starts, key_of
 from torchloom.rules import replicas as replica_rules
 from torchloom.rules.membership.faults import Fence, admit
 from torchloom.rules.replicas import (

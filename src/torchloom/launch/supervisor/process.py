@@ -23,8 +23,7 @@ from torchloom.launch.agent.guard import AgentGuard, fork
 from torchloom.launch.host import sockets
 from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
-from torchloom.launch.host.loop import ENDING, FORWARDED, SignalPipe
-from torchloom.launch.host.sockets import socket_path
+from torchloom.launch.host.sockets import ENDING, FORWARDED, SignalPipe, socket_path
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import LAUNCHER_LOST

@@ -10,15 +10,14 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from torchloom.launch.host.loop import Timers
+from torchloom.launch.host.sockets import Timers
 from torchloom.launch.protocol import StopReplica
 from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
-from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of
 from torchloom.launch.supervisor.live_recovery import RankReplacement
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.supervisor.reports import RankErrors
-from torchloom.launch.supervisor.starts import Seating, Starts
+from torchloom.launch.supervisor.starts import LiveRanks, Seating, Starts, key_of
 from torchloom.rules import recovery, replicas
 from torchloom.rules.replicas import (
     AppVerdict,

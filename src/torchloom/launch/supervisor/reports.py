@@ -10,8 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch.logs.error_file import ErrorFile, first_error
-from torchloom.launch.logs.files import LogFiles
+from torchloom.launch.logs.files import ErrorFile, LogFiles, first_error
 from torchloom.launch.protocol import RankOutput, RankOutputEnd, RankProcessReport
 from torchloom.rules.recovery import CRASH_LOOP
 from torchloom.specs.dataclass import dataclass

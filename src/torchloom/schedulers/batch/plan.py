@@ -10,7 +10,7 @@ from torchloom.errors import UserError, shorten
 from torchloom.launch.grammar.command import LaunchCommand
 from torchloom.launch.grammar.values import wishes
 from torchloom.launch.records.request import DEFAULT_GRACE, ORPHAN_LIMIT
-from torchloom.schedulers.ids import make_unique
+from torchloom.schedulers.local_request import make_unique
 from torchloom.specs.api import NULL_RESOURCE, AppDef, CfgVal, Resource, Role, Workspace, runopts
 from torchloom.specs.dataclass import dataclass
 

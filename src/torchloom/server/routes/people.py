@@ -14,9 +14,10 @@ from torchloom.server.models import Answer, Key, Request
 from torchloom.server.models.common import Page
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared
-from torchloom.server.security.auth import Identities, Who
-from torchloom.server.security.login import (
+from torchloom.server.security.auth import (
     Attempts,
+    Identities,
+    Who,
     claim_of,
     cookie_name,
     cookies_of,

@@ -14,12 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchloom.errors import LoomError, UserError, shorten
 from torchloom.server.problems import explained, problem_response
-from torchloom.server.security.auth import ENDED, CallerIdentity, CookieRefused, Identities, proven
-from torchloom.server.security.login import (
+from torchloom.server.security.auth import (
+    ENDED,
+    CallerIdentity,
+    CookieRefused,
+    Identities,
     cookies_of,
     first_message,
     opened,
     proof_of,
+    proven,
     session_page,
     values,
 )

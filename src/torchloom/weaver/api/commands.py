@@ -32,8 +32,8 @@ from torchloom.weaver.api.request import (
     UndoRequest,
     job_named,
 )
-from torchloom.weaver.commands.knobs import NoKnobs, checked, knobs_of
-from torchloom.weaver.commands.wire import ID, wrapped
+from torchloom.weaver.commands.driver import ID, wrapped
+from torchloom.weaver.commands.rows import NoKnobs, checked, knobs_of
 from torchloom.weaver.health.responses import impact_of
 from torchloom.weaver.jobs.registry import REPLICA_OF, SAVING, is_over, is_released
 from torchloom.weaver.service import Weaver

@@ -24,7 +24,7 @@ from torchloom.weaver.api.request import (
     WeaverRequest,
     job_named,
 )
-from torchloom.weaver.commands.knobs import InForce, knobs_of
+from torchloom.weaver.commands.rows import InForce, knobs_of
 from torchloom.weaver.health.hangs import role_shape
 from torchloom.weaver.jobs.registry import WORLD_SIZE, has_run, is_launched, is_over, is_released
 from torchloom.weaver.runs import comparison
@@ -33,7 +33,7 @@ from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import RecordStore
 from torchloom.weaver.store.rows import EventRow, JobRow, PointRow, RankProcessRow, RunRow
 from torchloom.weaver.store.series import curves
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 from torchloom.weaver.views import events_since
 
 _MOST_EVENTS = 1000  # events of a job that are searched

@@ -29,9 +29,9 @@ from torchloom.weaver.checkpoints.requests import (
     AgentReply,
     CheckpointPruning,
     CheckpointRequests,
+    CheckpointRows,
     writer_of,
 )
-from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.rows import CommandRows
 from torchloom.weaver.events import RankEventReceived, RankRegistered
 from torchloom.weaver.health.roster import Roster

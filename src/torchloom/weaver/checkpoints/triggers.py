@@ -7,8 +7,7 @@ from collections.abc import Callable
 from torchloom.rules.checkpoints import is_due
 from torchloom.rules.control.command import Command, CommandKind
 from torchloom.specs.states import JobState
-from torchloom.weaver.checkpoints.requests import LOOM
-from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.requests import LOOM, CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.commands.rows import CommandRows
 from torchloom.weaver.events import RankEventReported

@@ -10,16 +10,15 @@ from torchloom.messages.plane import Metrics, Value
 from torchloom.rules.control import undo as rules
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, Status
 from torchloom.rules.control.undo import NoUndo, undo
-from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.commands.driver import ID, CommandDriver, wrapped
 from torchloom.weaver.commands.rows import CommandRows
-from torchloom.weaver.commands.wire import ID, wrapped
 from torchloom.weaver.events import MetricsReceived
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import PlaneStore
 from torchloom.weaver.store.rows import GuardRow, PointRow
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 
 AUTHOR = "guard"
 _OPEN = ("watching", "tripped")

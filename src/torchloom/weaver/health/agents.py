@@ -12,7 +12,7 @@ import msgspec
 
 from torchloom.bus import subjects
 from torchloom.bus.api import RawMessage
-from torchloom.bus.codec import MessageReader, encode
+from torchloom.bus.delivery import MessageReader, encode
 from torchloom.messages import plane
 from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
@@ -26,8 +26,7 @@ from torchloom.messages.plane import (
     Welcome,
 )
 from torchloom.rules.control.command import schedule
-from torchloom.weaver.commands.driver import CommandDriver
-from torchloom.weaver.commands.wire import planned
+from torchloom.weaver.commands.driver import CommandDriver, planned
 from torchloom.weaver.events import (
     AgentDown,
     BackgroundTasks,

@@ -19,9 +19,10 @@ from typing import Any
 
 from torchloom import accounts
 from torchloom.errors import UserError
-from torchloom.launch.records import catalog, record_writer
+from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.record_writer import POKES
 from torchloom.messages.plane import NO_RANK, VERSION, Event, Head
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.states import JobState
@@ -66,7 +67,7 @@ class RunNotices:
     """A datagram socket for this user; what comes there is an id, or nothing that we know."""
 
     def __init__(self, folder: Path, on_news: Callable[[str], None]) -> None:
-        self._path = folder / record_writer.POKES
+        self._path = folder / POKES
         self._on_news = on_news
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torchloom.bus import subjects
-from torchloom.bus.codec import MessageReader
+from torchloom.bus.delivery import MessageReader
 from torchloom.launch.records.record import RANKS_ENDED
 from torchloom.messages.plane import (
     NO_RANK,
@@ -26,7 +26,7 @@ from torchloom.messages.plane import (
 from torchloom.rules.control.command import Status
 from torchloom.rules.lifecycle import RELEASED
 from torchloom.specs.states import JobState
-from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.events import (
     Dispatcher,
@@ -44,7 +44,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import NumberedBatch, PlaneStore, RecordWriter
 from torchloom.weaver.store.rows import RankProcessRow
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 
 _OF_JOB = ("job", "job_ended")
 _MOST = 2**62  # the largest number of a record

@@ -16,7 +16,7 @@ from torchloom import accounts
 from torchloom.errors import LoomError
 from torchloom.launch.records import removal
 from torchloom.rules.retention import EndedRun, Removal, RetentionLimits, due
-from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.events import BackgroundTasks
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.journal import Journal

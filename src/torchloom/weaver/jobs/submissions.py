@@ -11,7 +11,7 @@ from torchloom.errors import UserError
 from torchloom.rules import queue
 from torchloom.rules.queue import Need
 from torchloom.runner.api import SESSION
-from torchloom.schedulers.ids import make_unique
+from torchloom.schedulers.local_request import make_unique
 from torchloom.specs.api import make_app_handle
 from torchloom.specs.jobspec import JobSpec
 from torchloom.weaver.events import BackgroundTasks

@@ -38,7 +38,7 @@ from torchloom.rules.membership.events import (
 from torchloom.rules.membership.generation import State, StoreGeneration
 from torchloom.rules.membership.live_recovery import is_quiet
 from torchloom.specs.states import JobState
-from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry

@@ -23,7 +23,7 @@ from torchloom.rules.membership.events import GivenUp, MemberReport
 from torchloom.rules.membership.live_recovery import trains
 from torchloom.rules.membership.seats import MemberProcess
 from torchloom.rules.response import LossRecovery
-from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.events import JobStopping, JobVacated, LaunchRegistered, MemberReported
 from torchloom.weaver.health.roster import OVER, Roster

@@ -28,7 +28,7 @@ from torchloom.weaver.store.rows import (
     RunRow,
     SubmissionRow,
 )
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 from torchloom.weaver.views import when
 
 CONFIG = "config"

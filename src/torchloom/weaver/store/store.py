@@ -11,7 +11,7 @@ from torchloom.weaver.store.place import INCOMPLETE, DatabasePlace, RestoreIncom
 from torchloom.weaver.store.schema import refuse_newer, upgrade
 from torchloom.weaver.store.series.ingest import LogLimits, PostgresIngest, SqliteIngest
 from torchloom.weaver.store.series.records import RecordStore
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 from torchloom.weaver.store.series.writer import Answer, NumberedBatch, RecordIngest, RecordWriter
 from torchloom.weaver.store.state import StateStore
 

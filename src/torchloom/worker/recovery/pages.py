@@ -17,7 +17,7 @@ import xxhash
 from torch import Tensor
 
 from torchloom.rules.membership.election import SLOTS, inherits, slot_of
-from torchloom.worker.recovery.transfer.codec import (
+from torchloom.worker.recovery.transfer.channels import (
     Kind,
     PackedState,
     State,

@@ -18,9 +18,8 @@ from torchloom.worker.recovery import standin
 from torchloom.worker.run import agreement, checkpoints, digests, step_log
 from torchloom.worker.run.agreement import BroadcastValues
 from torchloom.worker.run.checkpoints import CheckpointSaves, FoundCheckpoint, versions
-from torchloom.worker.run.loader import Loader
+from torchloom.worker.run.loader import BatchSource, Dealt, Loader, deal, open_source
 from torchloom.worker.run.rng import mix, seed_generators
-from torchloom.worker.run.sources import BatchSource, Dealt, deal, open_source
 from torchloom.worker.run.tracked_state import OtherProgram, State, TrackedState
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.threadlet.rank_identity import SubmittedJob

@@ -21,7 +21,7 @@ from torchloom import settings
 from torchloom.errors import Failure
 from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
-from torchloom.worker.run.sources import BatchSource
+from torchloom.worker.run.loader import BatchSource
 from torchloom.worker.run.tracked_state import TrackedState
 from torchloom.worker.threadlet.threadlet import Threadlet
 

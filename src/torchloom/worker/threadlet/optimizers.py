@@ -20,10 +20,17 @@ from typing import Any
 from torchloom.messages import plane
 from torchloom.messages.plane import Value
 from torchloom.rules.control.command import BadKnobValue
-from torchloom.worker.threadlet import value_rules
+from torchloom.worker.threadlet import knobs
 from torchloom.worker.threadlet.boundary import StepBoundary
-from torchloom.worker.threadlet.knobs import KnobChange, typed, within
-from torchloom.worker.threadlet.value_rules import ReplacedValue, ValueRule, plain, plan
+from torchloom.worker.threadlet.knobs import (
+    KnobChange,
+    ReplacedValue,
+    ValueRule,
+    plain,
+    plan,
+    typed,
+    within,
+)
 
 MOST = 8  # optimizers whose steps can be aligned by a count
 
@@ -230,7 +237,7 @@ class Optimizers:
         forget = weakref.ref(optimizer, lambda _: self._known.pop(key, None))
         known = self._known[key] = KnownOptimizer(self._numbers, forget)
         if (state := self._carried.pop(known.number, None)) is not None:
-            value_rules.put_back(known, state)
+            knobs.put_back(known, state)
             self._asked = self._asked or bool(known.rules)
         self._learned()
 
@@ -301,7 +308,7 @@ class Optimizers:
 
     def state(self) -> dict[int, Mapping[str, Any]]:
         """Return the rules of each optimizer, by its number."""
-        known = {one.number: value_rules.state_of(one) for one in list(self._known.values())}
+        known = {one.number: knobs.state_of(one) for one in list(self._known.values())}
         return self._carried | known
 
     def restore(self, state: Mapping[int, Mapping[str, Any]]) -> set[tuple[str, str]]:
@@ -318,7 +325,7 @@ class Optimizers:
                 known.armed = [one for one in known.armed if (one.change.id, one.name) in waiting]
                 known.rules.clear()
                 known.past.clear()
-                value_rules.put_back(known, found)
+                knobs.put_back(known, found)
                 self._asked = self._asked or bool(known.rules)
 
     # Knobs.

@@ -48,7 +48,7 @@ def launch_variables(env: Env) -> dict[str, str]:
 
 
 def _find_variables(env: Env) -> dict[str, str]:
-    from torchloom.client import places, plane
+    from torchloom.client import plane
 
     world = find_world(env, host_name())
     job = job_id(env, world)
@@ -58,7 +58,7 @@ def _find_variables(env: Env) -> dict[str, str]:
     folder = _folder(job)
     found = {
         JOB_VARIABLE: job,
-        AGENT_VARIABLE: str(places.folder() / UPLINK),
+        AGENT_VARIABLE: str(plane.folder() / UPLINK),
         PAGE_VARIABLE: _page(folder, rank),
         "RANK": str(rank),
         "WORLD_SIZE": str(size),

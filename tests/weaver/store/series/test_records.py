@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchloom.messages.plane import VERSION, Applied, Event, Head, Message, Metrics
 from torchloom.weaver.store import NumberedBatch, PlaneStore
 from torchloom.weaver.store.rows import PointRow, RankEventRow, Received
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 
 JOBS = itertools.count()
 

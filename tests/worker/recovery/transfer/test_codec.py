@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from torchloom.worker.recovery.transfer.codec import (
+from torchloom.worker.recovery.transfer.channels import (
     PackedState,
     decode_kinds,
     encode_kinds,

@@ -29,7 +29,7 @@ def private_of(rank, step):
     return {"buffers": {"mean": torch.full((5,), float(rank))}, "position": {"at": step}}
 
 def same(one, other):
-    from torchloom.worker.recovery.transfer.codec import PackedState as Packed
+    from torchloom.worker.recovery.transfer.channels import PackedState as Packed
     first, second = Packed(one), Packed(other)
     equal = all(torch.equal(a, b) for a, b in zip(first.tensors, second.tensors, strict=True))
     return equal and first.plain == second.plain

@@ -18,7 +18,7 @@ from torchloom.server.stream.topics.socket_messages import PageWriter, Sub
 from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.curves import recent
 from torchloom.weaver.store.series.records import RecordStore
-from torchloom.weaver.store.series.snapshot import RecordsSnapshot
+from torchloom.weaver.store.series.tables import RecordsSnapshot
 
 STEP_SECONDS = "loom/step_seconds"  # reported by every rank once a second
 RANKS = 1024  # lines, the first ranks

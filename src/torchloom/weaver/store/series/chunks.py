@@ -9,8 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchloom.weaver.store.series.buckets import SIZE, coarsen, columns, summarise, whole
-from torchloom.weaver.store.series.points import Points, nothing, pack, resolve, unpack
+from torchloom.weaver.store.series.points import (
+    SIZE,
+    Points,
+    coarsen,
+    columns,
+    nothing,
+    pack,
+    resolve,
+    summarise,
+    unpack,
+    whole,
+)
 from torchloom.weaver.store.series.tables import HIDDEN, LOOSE, SEALED, Sql, marks
 
 SPAN = 256  # chunks

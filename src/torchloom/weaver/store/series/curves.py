@@ -9,24 +9,26 @@ from typing import Literal, Protocol
 
 from torchloom.errors import UserError
 from torchloom.weaver.store.rows import PointRow
-from torchloom.weaver.store.series.buckets import FIELDS, PointBuckets, coarser, columns
 from torchloom.weaver.store.series.points import (
+    FIELDS,
     HIGHEST,
     LOWEST,
+    PointBuckets,
     Points,
+    coarser,
+    columns,
     floats,
     ints,
     parts,
     pieces,
 )
-from torchloom.weaver.store.series.snapshot import RecordsSnapshot, Snapshots
 from torchloom.weaver.store.series.stored_series import (
     SeriesKey,
     StoredSeries,
     series_of,
     stored_series,
 )
-from torchloom.weaver.store.series.tables import HIDDEN, marks
+from torchloom.weaver.store.series.tables import HIDDEN, RecordsSnapshot, Snapshots, marks
 
 _PROGRESS = "SELECT last, dropped FROM progress"
 _SINCE = "FROM arrivals WHERE number > ?"

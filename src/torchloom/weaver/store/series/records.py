@@ -11,8 +11,17 @@ from torchloom.weaver.store.engine import engine_of
 from torchloom.weaver.store.place import DatabasePlace
 from torchloom.weaver.store.rows import PointRow, RankEventRow, Received
 from torchloom.weaver.store.series import curves
-from torchloom.weaver.store.series.snapshot import RecordsSnapshot, connected, snapshot
-from torchloom.weaver.store.series.tables import arrivals, chunks, events, received, series, spans
+from torchloom.weaver.store.series.tables import (
+    RecordsSnapshot,
+    arrivals,
+    chunks,
+    connected,
+    events,
+    received,
+    series,
+    snapshot,
+    spans,
+)
 
 ROWS = 1000  # of one transaction
 HEAVY = 16  # where a row has thousands of points

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from torchloom.weaver.store.series.buckets import summarise
 from torchloom.weaver.store.series.chunks import CHUNK, COARSE, FINE, GROUP
-from torchloom.weaver.store.series.points import Points, joined, parts, piece, resolve, unpack
+from torchloom.weaver.store.series.points import (
+    Points,
+    joined,
+    parts,
+    piece,
+    resolve,
+    summarise,
+    unpack,
+)
 from torchloom.weaver.store.series.tables import LOOSE, SEALED, marks
 
 _AT_ONCE = 500  # values of a list

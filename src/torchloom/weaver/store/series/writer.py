@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from torchloom.messages.plane import Event, Head, Message, Metrics, tag_of
 from torchloom.weaver.store.engine import clean, pack
 from torchloom.weaver.store.series.points import raw
-from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.tables import RecordsLost
 
 _LARGEST = 2**63  # what a column takes; a hostile step must not end the writer
 _LONGEST_NAME = 500

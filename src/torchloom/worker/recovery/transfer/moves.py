@@ -21,13 +21,13 @@ from torchloom.rules.membership.election import What
 from torchloom.worker.recovery.transfer import channels
 from torchloom.worker.recovery.transfer.channels import (
     CHUNK,
+    State,
     chunks_of,
     hash_of,
     hashes_of,
     receive_numbers,
     send_numbers,
 )
-from torchloom.worker.recovery.transfer.codec import State
 from torchloom.worker.recovery.transfer.payload import (
     NotTaken,
     PayloadHead,

@@ -17,20 +17,18 @@ from torch import Tensor
 
 from torchloom.errors import Failure
 from torchloom.worker.recovery.transfer.channels import (
-    bytes_of,
-    chunks_of,
-    fresh,
-    hash_of,
-    receive_numbers,
-    send_numbers,
-)
-from torchloom.worker.recovery.transfer.codec import (
     Kind,
     PackedState,
     State,
+    bytes_of,
+    chunks_of,
     decode_kinds,
     encode_kinds,
+    fresh,
+    hash_of,
     kinds_of,
+    receive_numbers,
+    send_numbers,
     size_of,
     unpacked,
 )
