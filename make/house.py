@@ -169,6 +169,11 @@ def report(package: Path) -> dict[str, Any]:
         "callback_assignments": len(sites),
         "lines": sum(house.lines.values()),
         "lists": {
+            "small_modules": {
+                house.short(path): house.lines[path]
+                for path in house.modules
+                if house.lines[path] < 100 and not _is_registered(path)
+            },
             "one_consumer": {house.short(path): house.short(min(every[path])) for path in alone},
             "no_consumer": [house.short(path) for path in house.modules if not every[path]],
             "class_names_twice": classes,

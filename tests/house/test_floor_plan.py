@@ -11,15 +11,62 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST: dict[str, int] = {
-    "modules": 560,
+    "modules": 500,
     "p90": 450,
-    "one_consumer": 120,
-    "class_names_twice": 30,
-    "gerund_modules": 12,
-    "gerund_folders": 3,
-    "callback_slots": 35,
+    "one_consumer": 110,
+    "class_names_twice": 10,
+    "gerund_modules": 0,
+    "gerund_folders": 2,
+    "callback_slots": 0,
+    "callback_assignments": 0,
 }
-LEAST_MEDIAN = 125  # lines of a module
+LEAST_MEDIAN = 140  # lines of a module
+SMALL = 60  # lines; a module with fewer needs a reason
+_ENTRY = "an entry point: other processes and stored scripts start it by this name"
+_LIGHT = "imported where start-up counts, without the modules around it"
+_SHARED = "used by several modules that do not import each other"
+_TORCHX = "a module name of TorchX"
+SMALL_MODULES: dict[str, str] = {
+    "bus/nats/credentials.py": _SHARED,
+    "cli/account_runs.py": _SHARED,
+    "cli/site.py": _SHARED,
+    "cli/torchrun.py": _ENTRY,
+    "client/errors.py": _LIGHT,
+    "client/served.py": _SHARED,
+    "components/component_test_base.py": _TORCHX,
+    "components/defaults.py": _SHARED,
+    "components/job.py": _SHARED,
+    "doctor/checks.py": "the ordered table of checks",
+    "entry_points.py": "the table of entry points",
+    "envs/relocate.py": "runs on the other host, in an interpreter without torchloom",
+    "launch/host/devices.py": _SHARED,
+    "launch/node.py": _ENTRY,
+    "launch/per_rank.py": _ENTRY,
+    "launch/process.py": _ENTRY,
+    "launch/relay.py": _ENTRY,
+    "launch/variables.py": _LIGHT,
+    "messages/base.py": _SHARED,
+    "monitor_cli.py": _ENTRY,
+    "rules/membership/faults.py": "used in ranks and the launch process, which may lack msgspec",
+    "runner/job_lookup.py": _SHARED,
+    "runner/retention.py": _SHARED,
+    "server/bundle.py": _SHARED,
+    "server/pages.py": _SHARED,
+    "server/schema.py": _SHARED,
+    "server/text.py": _SHARED,
+    "specs/named_resources_generic.py": _TORCHX,
+    "weaver/core.py": _ENTRY,
+    "weaver/plane.py": _ENTRY,
+    "weaver/sender.py": _SHARED,
+    "worker/run/digests.py": _SHARED,
+    "worker/run/nested.py": _SHARED,
+    "worker/run/rng.py": _SHARED,
+    "worker/start.py": _ENTRY,
+    "worker/store.py": _ENTRY,
+    "worker/threadlet/site/sitecustomize.py": _ENTRY,
+    "worker/train/adapter.py": "the interface of another framework's adapter",
+    "worker/zygote.py": _ENTRY,
+}
 _MODEL = "the HTTP model of it: its class name is a schema name of the public OpenAPI document"
 CLASS_NAMES: dict[str, str] = {  # that several classes have, and why
     "Command": _MODEL,
@@ -62,6 +109,14 @@ def test_modules_are_deep(figures: dict[str, Any]) -> None:
     print(f"median: {figures['median']} lines")
 
     assert figures["median"] >= LEAST_MEDIAN
+
+
+def test_a_small_module_has_a_reason(figures: dict[str, Any]) -> None:
+    found = {name for name, lines in figures["lists"]["small_modules"].items() if lines < SMALL}
+
+    print(f"{len(found)} modules under {SMALL} lines")
+    assert found - SMALL_MODULES.keys() == set()
+    assert SMALL_MODULES.keys() - found == set(), "no longer small: take it off the list"
 
 
 def test_no_folder_is_a_drawer(figures: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Failure, MissingExtra, UserError
 from torchloom.worker.saving.export import export
 from torchloom.worker.saving.inspection import read
 
@@ -173,7 +173,7 @@ def test_without_the_package_the_extra_is_named_and_nothing_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
 
-    with pytest.raises(UserError, match=r"pip install torchloom\[safetensors\]"):
+    with pytest.raises(MissingExtra, match=r"pip install 'torchloom\[safetensors\]'"):
         exported(trained[0], tmp_path / "model.safetensors")
 
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
