@@ -280,8 +280,8 @@ def test_a_restore_under_a_running_plane_is_refused(
         loom("down", **env)
 
     assert (found.returncode, elsewhere.returncode) == (2, 2)
-    assert "`loom down` first" in found.stderr
-    assert "`loom down` first" in elsewhere.stderr
+    assert "stop it with `loom down`" in found.stderr
+    assert "stop it with `loom down`" in elsewhere.stderr
     assert loom("restore", str(tmp_path / "copy.tar"), **env).returncode == 0
 
 

@@ -120,7 +120,7 @@ def test_a_file_where_a_folder_should_be_is_named(place: str, folder: Path) -> N
     assert str(folder / place) in found["up"].stderr
     if place != "loom/plane":
         assert (found["ls"].returncode, found["ls"].stdout) == (1, "")
-        assert "move the file away" in found["ls"].stderr
+        assert "remove the file that is in the place of a folder" in found["ls"].stderr
 
 
 @pytest.mark.needs("faketime")

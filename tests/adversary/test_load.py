@@ -217,7 +217,10 @@ def test_loom_stop_all_takes_what_waits_and_leaves_what_runs(
 
     unasked, done, none = stop(), stop("-y"), stop("-y", "--json")
 
-    assert (unasked.returncode, "51 jobs; give --yes" in unasked.stderr) == (2, True)
+    assert (
+        unasked.returncode,
+        "this stops 51 jobs; without a terminal, confirm with --yes" in unasked.stderr,
+    ) == (2, True)
     assert done.returncode == 0, done.stderr
     gone = {line.split()[0] for line in done.stdout.splitlines() if line.endswith(" CANCELLED")}
     assert {one["job"]["id"] for one in sent} < gone

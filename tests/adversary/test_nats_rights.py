@@ -44,7 +44,7 @@ class Admitted:
     def __init__(self, job: str, node: str, folder: Path) -> None:
         self.job, self.name = job, subjects.agent_of_job(node, job)
         self.seed, key = new_key()
-        told = door.tell("admit", agent=self.name, key=key)
+        told = door.ask_control("admit", agent=self.name, key=key)
         self.token, self.url = str(told["token"]), str(told["nats"])
         self.creds = folder / f"{job}.creds"
         self.creds.write_text(

@@ -257,7 +257,7 @@ def test_a_key_is_refused_where_nothing_is_submitted(plane: Plane) -> None:
     command = Command("run", "--key", "k", "note.py")
 
     assert command.ends()[0] == 2
-    assert "--key is for a job of the queue" in "".join(command.said)
+    assert "--key is only for queued jobs" in "".join(command.said)
 
 
 def test_a_queued_job_whose_cancel_was_lost_is_cancelled(plane: Plane) -> None:

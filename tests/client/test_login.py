@@ -154,7 +154,7 @@ def test_on_a_terminal_a_person_compares_and_what_is_typed_is_not_shown(
 def test_a_person_who_says_no_sends_nothing(plane: Plane, server: Server, person: Person) -> None:
     seen = on_terminal(person, ["login", server.url], [("[y/N]", "n")])
 
-    assert "not known, and nothing was sent" in seen
+    assert "not trusted, nothing was sent" in seen
     assert not person.kept.exists()
 
 

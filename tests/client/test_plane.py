@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from torchloom.client import plane
 from torchloom.client import plane as client
 from torchloom.client.errors import NoPlane, PlaneLost
 from torchloom.errors import Failure, UserError
@@ -27,7 +26,7 @@ def status(home: Path) -> dict[str, Any]:
 
 
 def test_a_question_carries_its_facts_and_comes_back_answered(answering: Answering) -> None:
-    asked = answering(plane.door(), lambda _: [{"ok": [1, 2]}])
+    asked = answering(client.door(), lambda _: [{"ok": [1, 2]}])
 
     assert client.ask("jobs", active=True) == [1, 2]
 
@@ -39,7 +38,7 @@ def test_what_the_weaver_refuses_is_raised_in_its_words(
     exit_code: int | None, kind: type[Exception], answering: Answering
 ) -> None:
     refusal = {"error": "no job 'x'", "code": "not_found", "exit_code": exit_code}
-    answering(plane.door(), lambda _: [refusal])
+    answering(client.door(), lambda _: [refusal])
 
     with pytest.raises(kind) as raised:
         client.ask("show", job="x")
@@ -59,8 +58,8 @@ def test_without_a_plane_the_remedy_is_named(home: Path) -> None:
 
 
 def test_a_socket_that_a_killed_plane_left_is_no_plane(home: Path) -> None:
-    plane.made_folder()
-    for path in (plane.control(), plane.door()):
+    client.made_folder()
+    for path in (client.control(), client.door()):
         sockets.listen(path).close()
 
     assert client.find() is None
@@ -71,8 +70,8 @@ def test_a_socket_that_a_killed_plane_left_is_no_plane(home: Path) -> None:
 def test_a_weaver_that_is_being_started_again_is_waited_for(
     home: Path, answering: Answering
 ) -> None:
-    answering(plane.control(), lambda _: [status(home)])
-    later = threading.Timer(0.2, lambda: answering(plane.door(), lambda _: [{"ok": "here"}]))
+    answering(client.control(), lambda _: [status(home)])
+    later = threading.Timer(0.2, lambda: answering(client.door(), lambda _: [{"ok": "here"}]))
     later.start()
 
     assert client.ask("anything") == "here"
@@ -81,21 +80,21 @@ def test_a_weaver_that_is_being_started_again_is_waited_for(
 
 
 def test_a_plane_that_hangs_up_or_is_silent_is_lost_in_words(answering: Answering) -> None:
-    answering(plane.door(), lambda _: [])
+    answering(client.door(), lambda _: [])
     with pytest.raises(PlaneLost, match=r"went away while it was asked 'jobs'.*loom up --status"):
         client.ask("jobs")
 
 
 def test_an_answer_that_does_not_come_in_time_is_no_answer(home: Path) -> None:
-    plane.made_folder()
-    with sockets.listen(plane.door()), pytest.raises(PlaneLost, match="did not answer 'jobs'"):
+    client.made_folder()
+    with sockets.listen(client.door()), pytest.raises(PlaneLost, match="did not answer 'jobs'"):
         client.ask("jobs", timeout=0.05)
 
 
 @pytest.mark.parametrize("junk", [b"\xff" * 6, b"\0\0\0\2\0\0{]", b"\0\0\0\2\0\0[]", b"\0\0"])
 def test_what_answers_nonsense_is_no_plane(junk: bytes, home: Path) -> None:
-    plane.made_folder()
-    with sockets.listen(plane.door()) as listener:
+    client.made_folder()
+    with sockets.listen(client.door()) as listener:
         listener.setblocking(True)
 
         def serve() -> None:
@@ -113,13 +112,13 @@ def test_what_answers_nonsense_is_no_plane(junk: bytes, home: Path) -> None:
 
 def test_watching_yields_events_until_the_stream_ends(answering: Answering) -> None:
     events = [{"event": {"n": n}} for n in range(3)]
-    answering(plane.door(), lambda _: [*events, {"ok": None}])
+    answering(client.door(), lambda _: [*events, {"ok": None}])
 
     assert list(client.watch(job="a")) == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
 def test_a_stream_that_breaks_off_says_so_after_what_came(answering: Answering) -> None:
-    answering(plane.door(), lambda _: [{"event": {"n": 0}}])
+    answering(client.door(), lambda _: [{"event": {"n": 0}}])
     stream = client.watch(job="a")
 
     assert next(stream) == {"n": 0}
@@ -128,7 +127,7 @@ def test_a_stream_that_breaks_off_says_so_after_what_came(answering: Answering) 
 
 
 def test_what_cannot_be_watched_is_refused_in_words(answering: Answering) -> None:
-    answering(plane.door(), lambda _: [{"error": "no job 'a'", "exit_code": 2}])
+    answering(client.door(), lambda _: [{"error": "no job 'a'", "exit_code": 2}])
 
     with pytest.raises(UserError, match="no job 'a'"):
         next(client.watch(job="a"))
@@ -137,7 +136,7 @@ def test_what_cannot_be_watched_is_refused_in_words(answering: Answering) -> Non
 def test_the_plane_of_another_state_folder_is_not_taken_for_ours(
     home: Path, answering: Answering
 ) -> None:
-    answering(plane.control(), lambda _: [status(Path("/elsewhere"))])
+    answering(client.control(), lambda _: [status(Path("/elsewhere"))])
 
     with pytest.raises(NoPlane, match="is that of /elsewhere, not of"):
         client.find()
@@ -149,20 +148,20 @@ def test_a_socket_however_deep_can_be_called(
     deep = tmp_path / ("d" * 90) / ("e" * 90)
     deep.mkdir(parents=True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    answering(plane.door(), lambda _: [{"ok": 1}])
+    answering(client.door(), lambda _: [{"ok": 1}])
 
     assert client.ask("jobs") == 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_an_answer_of_another_user_is_not_believed(home: Path) -> None:
-    plane.made_folder()
+    client.made_folder()
     code = (
         "import os, socket, sys; os.setuid(65534)\n"
         "s = socket.socket(fileno=int(sys.argv[1])); s.setblocking(True); s.listen()\n"
         "print(flush=True); s.accept()[0].recv(1)"
     )
-    listener = sockets.listen(plane.door())
+    listener = sockets.listen(client.door())
     fd = listener.fileno()
     words = [sys.executable, "-S", "-c", code, str(fd)]
     with subprocess.Popen(words, pass_fds=[fd], stdout=subprocess.PIPE) as other:
@@ -170,7 +169,7 @@ def test_an_answer_of_another_user_is_not_believed(home: Path) -> None:
         other.stdout.readline()  # it listens from now on, and no longer we
 
         with pytest.raises(PermissionError, match="is answered by another user"):
-            plane.call(plane.door(), 5)
+            client.call(client.door(), 5)
 
         other.wait()
     listener.close()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.client import plane
 from torchloom.client import plane as client
 from torchloom.client.errors import PlaneNotStarted
 from torchloom.errors import UserError
@@ -82,4 +81,4 @@ def test_an_interpreter_that_dies_at_once_is_told_with_its_log(
     with pytest.raises(PlaneNotStarted) as raised:
         client.find_or_start(only="nats")
 
-    assert str(raised.value) == f"the plane ended at once; see {plane.log()}"
+    assert str(raised.value) == f"the plane ended at once; see {client.log()}"

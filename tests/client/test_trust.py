@@ -163,7 +163,7 @@ def test_a_server_that_nobody_vouches_for_is_refused_without_a_fingerprint(
 
 @pytest.mark.parametrize("said", [b"", b"hello", b"\xff\xfe", b"x" * 1_000_000])
 def test_what_is_no_certificate_is_refused(known: Certificate, said: bytes) -> None:
-    why = "does not say by which authority it is known"
+    why = "does not publish the authority of its certificate"
 
     with serving(known, said) as server, pytest.raises(Unreachable, match=why):
         trust.fetch(server.url)

@@ -34,7 +34,7 @@ def test_a_program_that_cannot_save_is_not_asked_to(start: Callable[..., Job]) -
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the program has no way to save: give it one with run.on('checkpoint', f)" in done.stderr
+    assert "the program has no way to save: add one with run.on('checkpoint', f)" in done.stderr
 
 
 def test_the_last_finite_checkpoint_stays_while_a_loss_is_nan_and_everybody_says_so(

@@ -33,7 +33,7 @@ def begin(plane: Plane, tmp_path: Path) -> Iterator[Callable[..., Members]]:
             for rank in range(len(GROUPS)):
                 env = {"LOOM_JOB": job, "RANK": str(rank), "WORLD_SIZE": str(len(GROUPS))}
                 env |= {"LOOM_REPLICA": GROUPS[rank], "LOOM_DEVICES": f"{job}/cpu/{rank}"}
-                env |= {"LOOM_AGENT": str(plane.folder() / "agent.sock"), "RECOVERY": recovery}
+                env |= {"LOOM_AGENT": str(door.folder() / "agent.sock"), "RECOVERY": recovery}
                 env |= {"OUT": str(tmp_path / f"{job}-{rank}"), "LOCAL_RANK": str(rank)}
                 words = [sys.executable, str(SCRIPTS / "member.py")]
                 started[rank] = subprocess.Popen(words, env={**os.environ, **env})
@@ -79,7 +79,7 @@ def test_a_failed_device_ends_the_replica_group_that_uses_it_and_nobody_else(
     goes_on(tmp_path, "hit", (2, 3))
     goes_on(tmp_path, "other", (0, 1, 2, 3))
 
-    assert said == "hit/cpu/1 is failed; it has hit/trainer/1\n"
+    assert said == "hit/cpu/1 is failed; used by hit/trainer/1\n"
     assert dead(hit) == {0: -9, 1: -9}
     assert dead(other) == {}
     kills = [item for item in door.ask("events", job="hit")["items"] if item["kind"] == "kill"]
@@ -114,7 +114,7 @@ def test_a_launched_job_on_a_failed_device_starts_again_and_others_do_not(
     loom("devices", "recover", device)
     other.passes(20)
 
-    assert said == f"{device} is failed; it has {job.id}/apart/2\n"
+    assert said == f"{device} is failed; used by {job.id}/apart/2\n"
     events = door.ask("events", job=job.id)["items"]
     kills = [(item["rank"], item["reason"]) for item in events if item["kind"] == "kill"]
     assert kills == [(2, f"device_failed_{device}")]

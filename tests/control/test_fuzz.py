@@ -16,7 +16,6 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.delivery import LONGEST, encode
-from torchloom.client import plane
 from torchloom.client import plane as door
 from torchloom.messages.plane import VERSION, Goodbye, Head, Ready
 
@@ -36,7 +35,7 @@ def head(generation: int = 3, rank: int = 0, life: str = "l1", job: str = JOB) -
 
 def counts(plane: Plane) -> tuple[Counter[str], Counter[str]]:
     """Return what the agent and the weaver say that they dropped."""
-    told = json.loads((plane.folder() / "agent.json").read_text())
+    told = json.loads((door.folder() / "agent.json").read_text())
     told["dropped"].pop("no_such_rank", 0)  # answers to somebody who has hung up by then
     return Counter(told["dropped"]), Counter(plane.status()["dropped"])
 
@@ -45,7 +44,7 @@ def babble(tmp_path: Path, calls: list[bytes], job: str) -> None:
     """Call the agent once for each of these, as a process of this job."""
     words = tmp_path / "words"
     words.write_text("".join(f"{call.hex()}\n" for call in calls))
-    agent = str(plane.folder() / "agent.sock")
+    agent = str(door.folder() / "agent.sock")
     argv = [sys.executable, str(SCRIPTS / "babble.py"), str(words), agent]
     subprocess.run(argv, check=True, timeout=120, env={**os.environ, "LOOM_JOB": job})
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from torchloom.client import plane
+from torchloom.client import plane as client
 
 from ..harness.home import until
 from ..harness.plane_jobs import PATIENCE, Job, Plane
@@ -25,7 +25,7 @@ def url(plane: Plane, tmp_path: Path) -> Iterator[str]:
     """Run a server of the module's plane; return where it answers to WebSockets."""
     runtime = tmp_path / "server"
     runtime.mkdir(mode=0o700)
-    words = ["--port", "0", "--runtime", str(runtime), "--door", str(plane.door())]
+    words = ["--port", "0", "--runtime", str(runtime), "--door", str(client.door())]
     command = [sys.executable, "-P", "-m", "torchloom.server", *words]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         until((runtime / "server.json").exists, PATIENCE)
@@ -72,7 +72,7 @@ def test_what_ranks_log_is_what_a_client_hears_across_a_second_visit(
 
 def _is_over(job: Job) -> bool:
 
-    return bool(plane.ask("job", job=job.id)["state"] == "COMPLETED")
+    return bool(client.ask("job", job=job.id)["state"] == "COMPLETED")
 
 
 def _is_final(said: dict[str, Any]) -> bool:

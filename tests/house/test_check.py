@@ -33,9 +33,9 @@ def house(tmp_path: Path) -> Path:
     (tmp_path / "tests" / "room").mkdir(parents=True)
     (tmp_path / "src").mkdir()
     shutil.copy(ROOT / "make" / "check.py", tmp_path / "make")
-    shutil.copy(ROOT / "tests" / "failing.py", tmp_path / "tests")
+    shutil.copy(ROOT / "tests" / "harness" / "failures.py", tmp_path / "tests")
     (tmp_path / "tests" / "__init__.py").touch()
-    hook = "from .failing import pytest_runtest_logreport\n"
+    hook = "from .failures import pytest_runtest_logreport\n"
     (tmp_path / "tests" / "conftest.py").write_text(hook)
     marks = "[tool.pytest.ini_options]\nmarkers = ['soak: long']\n"
     (tmp_path / "pyproject.toml").write_text(marks)

@@ -12,7 +12,6 @@ import pytest
 
 from torchloom.bus.nats.client import new_key
 from torchloom.bus.subjects import agent_of_job
-from torchloom.client import plane
 from torchloom.client import plane as client
 from torchloom.errors import LoomError
 from torchloom.launch.host import sockets
@@ -48,7 +47,7 @@ def test_a_plane_has_three_processes_and_tells_each_how_to_reach_the_bus(
         "LOOM_NATS_CREDS": str(keys / "weaver.creds"),
     }
     assert client.shown_status(found) == {
-        "url": f"unix://{plane.folder()}/weaver.sock",
+        "url": f"unix://{client.folder()}/weaver.sock",
         "nats": found["nats"],
         "host": os.uname().nodename,
         "pid": found["pid"],
@@ -56,7 +55,7 @@ def test_a_plane_has_three_processes_and_tells_each_how_to_reach_the_bus(
         "token_file": str(home / "plane" / "admin.token"),
     }
     assert set(of_home(home)) == {found["pid"], *pids().values()}
-    assert json.loads((plane.folder() / "plane.json").read_text())["pid"] == found["pid"]
+    assert json.loads((client.folder() / "plane.json").read_text())["pid"] == found["pid"]
 
 
 def test_a_plane_vouches_for_agents_of_other_nodes_and_for_no_second_one_of_its_own(
@@ -112,7 +111,7 @@ def test_a_plane_that_a_job_started_gets_its_server_when_it_is_to_stay(planes: P
 
     found = client.find()
     assert found is not None
-    assert (before["url"], "server" in before["parts"]) == (f"unix://{plane.door()}", False)
+    assert (before["url"], "server" in before["parts"]) == (f"unix://{client.door()}", False)
     assert found["url"] == f"http://127.0.0.1:{found['parts']['server']['pid']}/"
 
 
@@ -122,7 +121,7 @@ def test_a_plane_whose_server_cannot_live_is_up_and_says_so(planes: Planes) -> N
     log = found["parts"]["server"]["log"]
     words = "the HTTP server does not come up: the stand-in will not serve"
     assert found["note"].endswith(f"{words}; see {log}")
-    assert found["url"] == f"unix://{plane.door()}"
+    assert found["url"] == f"unix://{client.door()}"
     assert client.ask("told")["LOOM_NATS"] == found["nats"]
 
 
@@ -169,7 +168,7 @@ def test_a_plane_that_is_asked_to_leave_is_gone_when_the_answer_comes(
     assert client.leave() is True
 
     until(lambda: of_home(home) == {})  # its interpreter may still be leaving
-    assert sorted(path.name for path in plane.folder().iterdir()) == ["lock"]
+    assert sorted(path.name for path in client.folder().iterdir()) == ["lock"]
     assert client.leave() is False
 
 
@@ -285,7 +284,7 @@ def test_another_user_reads_neither_keys_nor_sockets(planes: Planes, home: Path)
     for folder in home.parents:
         if os.stat(folder).st_uid == os.getuid() and "pytest" in str(folder):
             folder.chmod(0o755)  # the way there is open; what we made must be closed by itself
-    secrets = [*(home / "plane" / "keys").rglob("*"), *plane.folder().iterdir()]
+    secrets = [*(home / "plane" / "keys").rglob("*"), *client.folder().iterdir()]
     assert {path.name for path in secrets} >= {"account.nk", "weaver.sock", "plane.sock", "lock"}
 
     seen = as_nobody(lambda: {str(path): attempt(path) for path in secrets})
@@ -311,7 +310,7 @@ def test_a_plane_whose_folder_is_removed_is_found_again_by_the_next_question(
     before = planes.up()
     ranks = pids()
 
-    shutil.rmtree(plane.folder())
+    shutil.rmtree(client.folder())
     until(lambda: client.find() is not None, 30)
     found = client.find_or_start()
 

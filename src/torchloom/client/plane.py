@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
-from torchloom.client import plane
 from torchloom.client.errors import (
     NoPlane,
     PlaneForeign,
@@ -51,7 +50,7 @@ _SHAPE = ("url", "nats", "host", "pid", "started_at", "token_file")
 
 def start_plane(wait: bool, options: Mapping[str, Any]) -> None:
     """Start a plane; with `wait` return when it, or one that was faster, is up."""
-    plane.made_folder()
+    made_folder()
     words = [sys.executable, "-P", "-m", _MODULE, *_words(options)]
     read_end, write_end = os.pipe()
     try:
@@ -76,12 +75,12 @@ def _environment() -> dict[str, str]:
 
 
 def _spawn(words: Sequence[str], report: int | None) -> None:
-    log = plane.log()
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = log()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, str(log), flags, 0o600),
+        (os.POSIX_SPAWN_OPEN, 2, str(path), flags, 0o600),
         (os.POSIX_SPAWN_DUP2, 2 if report is None else report, 1),
     ]
     argv = [_SHELL, "-c", _APART, "loom-plane", *words]
@@ -98,7 +97,7 @@ def _first_line(report: int) -> dict[str, Any] | None:
     while not text.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([report], [], [], left)[0]:
-            raise PlaneNotStarted(f"the plane is not up after {LIMIT:.0f} s; see {plane.log()}")
+            raise PlaneNotStarted(f"the plane is not up after {LIMIT:.0f} s; see {log()}")
         more = os.read(report, 1 << 16)
         if not more:
             return None
@@ -109,7 +108,7 @@ def _first_line(report: int) -> dict[str, Any] | None:
 
 def _understand(reply: dict[str, Any] | None, options: Mapping[str, Any]) -> None:
     if reply is None:
-        raise PlaneNotStarted(f"the plane ended at once; see {plane.log()}")
+        raise PlaneNotStarted(f"the plane ended at once; see {log()}")
     if "error" in reply:
         raise from_answer(reply)
     if reply.get("ok") == "other":
@@ -121,8 +120,8 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
     deadline = time.monotonic() + LIMIT
     while True:
         try:
-            with plane.call(plane.control(), LIMIT) as channel:
-                plane.answer(channel, plane.question("ready", options))
+            with call(control(), LIMIT) as channel:
+                answer(channel, question("ready", options))
                 return
         except OSError as error:
             if time.monotonic() > deadline:
@@ -133,8 +132,8 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
 def find() -> dict[str, Any] | None:
     """Return the status of this user's plane, or nothing when none runs here."""
     try:
-        with plane.call(plane.control(), PATIENCE) as channel:
-            return _checked(plane.answer(channel, plane.question("status", {})))
+        with call(control(), PATIENCE) as channel:
+            return _checked(answer(channel, question("status", {})))
     except PlaneSilent:
         raise
     except (OSError, PlaneLost):  # not there, or ending
@@ -151,11 +150,11 @@ def page_of(job: str) -> str:
     from urllib.parse import quote
 
     try:
-        if not is_private(plane.folder()):
+        if not is_private(folder()):
             return ""
-        card = json.loads(plane.card().read_text())
-        os.kill(int(card["pid"]), 0)
-        return f"{card['url']}/jobs/{quote(job, safe='')}"
+        shown = json.loads(card().read_text())
+        os.kill(int(shown["pid"]), 0)
+        return f"{shown['url']}/jobs/{quote(job, safe='')}"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
@@ -168,17 +167,17 @@ def shown_status(found: dict[str, Any]) -> dict[str, Any]:
 def ask_control(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the process that keeps the plane alive: `status`, `ready`, `leave`."""
     try:
-        channel = plane.call(plane.control(), PATIENCE)
+        channel = call(control(), PATIENCE)
     except OSError as error:
         raise NoPlane from error
     with channel:
-        return plane.answer(channel, plane.question(name, facts))
+        return answer(channel, question(name, facts))
 
 
 def ask(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the weaver and return its answer; a refusal is raised with the weaver's message."""
     with _weaver(timeout) as channel:
-        return plane.answer(channel, plane.question(name, facts))
+        return answer(channel, question(name, facts))
 
 
 def settle(
@@ -194,7 +193,7 @@ def settle(
     plane ended meanwhile it is started again. `on_wait` is called with the reason whenever the
     answer takes long; it may raise.
     """
-    asked, was_there = plane.question(name, facts), False
+    asked, was_there = question(name, facts), False
     while True:
         try:
             with _weaver(timeout) as channel:
@@ -228,13 +227,13 @@ def _answer_in_time(
     import select
 
     if soon is None:
-        return plane.answer(channel, asked)
-    plane.send(channel, asked)
+        return answer(channel, asked)
+    send(channel, asked)
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     if not poll.poll(soon * 1000):
         on_wait(f"the plane has not answered {asked['ask']!r} for {soon:.0f} s")
-    return plane.receive(channel, asked)
+    return receive(channel, asked)
 
 
 def _why(error: PlaneLost) -> str:
@@ -245,10 +244,10 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
     """Ask the weaver for what happens and yield it, event by event, until it ends the stream."""
     with _weaver(None) as channel:
         try:
-            send_message(channel, plane.question(name, facts))
+            send_message(channel, question(name, facts))
             while (reply := receive_message(channel)) is not None:
                 if "event" not in reply:
-                    plane.unpacked(reply)
+                    unpacked(reply)
                     return
                 yield reply["event"]
         except (OSError, ValueError) as error:
@@ -259,12 +258,12 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
 def leave(timeout: float = PATIENCE) -> bool:
     """End the plane and return when it is gone; false when none was there."""
     try:
-        channel = plane.call(plane.control(), PATIENCE)
+        channel = call(control(), PATIENCE)
     except OSError:
         return False
     with channel:
         try:
-            send_message(channel, plane.question("leave", {}))
+            send_message(channel, question("leave", {}))
             while receive_message(channel) is not None:
                 pass
         except TimeoutError:
@@ -283,11 +282,11 @@ def find_or_start(wait: bool = True, **options: Any) -> dict[str, Any] | None:
     if settings.has_plane_above():
         return None
     try:
-        with plane.call(plane.control(), PATIENCE) as channel:
+        with call(control(), PATIENCE) as channel:
             if not wait:
                 return None
-            _checked(plane.answer(channel, plane.question("status", {})))
-            plane.answer(channel, plane.question("ready", options))
+            _checked(answer(channel, question("status", {})))
+            answer(channel, question("ready", options))
     except PlaneSilent:
         raise
     except (OSError, PlaneLost):  # there is none, or it was ending
@@ -299,7 +298,7 @@ def _checked(found: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a plane, if it is the one of our state folder."""
     if (home := str(settings.loom_home())) != found["home"]:
         raise NoPlane(
-            f"the plane in {plane.folder()} is that of {found['home']}, not of {home}; "
+            f"the plane in {folder()} is that of {found['home']}, not of {home}; "
             f"`LOOM_HOME={found['home']} loom down` ends it"
         )
     return found
@@ -310,7 +309,7 @@ def _weaver(timeout: float | None) -> "socket.socket":
     deadline = time.monotonic() + _RESTART
     while True:
         try:
-            return plane.call(plane.door(), timeout)
+            return call(door(), timeout)
         except PermissionError as error:
             raise PlaneForeign(str(error)) from error
         except OSError as error:
@@ -323,7 +322,7 @@ def _weaver(timeout: float | None) -> "socket.socket":
 
 def _lives() -> bool:
     try:
-        plane.call(plane.control(), PATIENCE).close()
+        call(control(), PATIENCE).close()
     except OSError:
         return False
     return True

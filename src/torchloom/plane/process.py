@@ -18,8 +18,8 @@ from typing import Any
 
 from torchloom import accounts, settings
 from torchloom.bus import subjects
-from torchloom.client import plane, served
 from torchloom.client import plane as client
+from torchloom.client import served
 from torchloom.errors import Failure, LoomError, UserError, shorten
 from torchloom.launch.host import sockets
 from torchloom.launch.wire import BadFrame, Connection, WireMessage
@@ -185,10 +185,10 @@ class Plane:
         self._pinned = options.pinned
         self._served = options.pinned or options.served
         self._broker = broker.find(options, keys, env)
-        self._folder = plane.made_folder()
-        self._parts = parts.PlaneParts(keys, self._folder, plane.log().parent, env, commands)
+        self._folder = client.made_folder()
+        self._parts = parts.PlaneParts(keys, self._folder, client.log().parent, env, commands)
         self._supervisor = PartSupervisor()
-        self._http = HttpServerPart(plane.card(), self._supervisor, self._server)
+        self._http = HttpServerPart(client.card(), self._supervisor, self._server)
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Answer] = []
         self._account_links: dict[str, Connection] = {}  # to the agents of accounts
@@ -202,8 +202,8 @@ class Plane:
 
     def run(self, report: Report) -> int:
         """Run the plane. `report` is called once: that it is up, or why it is not."""
-        control = ControlSocket(plane.control(), self._selector, self._serve)
-        self._door = plane.control().stat().st_ino
+        control = ControlSocket(client.control(), self._selector, self._serve)
+        self._door = client.control().stat().st_ino
         self._waiting.append(report)
         problem: LoomError | None = None
         try:
@@ -217,7 +217,7 @@ class Plane:
         finally:
             control.stop_accepting()
             self._supervisor.end()
-            for path in (*(self._folder / name for name in _OURS), plane.card()):
+            for path in (*(self._folder / name for name in _OURS), client.card()):
                 path.unlink(missing_ok=True)
             served.withdraw(socket.gethostname(), os.getpid())
             self._answer_all(complaint(problem or Failure("the plane was asked to end")))
@@ -227,7 +227,7 @@ class Plane:
     def status(self) -> dict[str, Any]:
         """Return the status of the plane."""
         return {
-            "url": self._http.url() or f"unix://{plane.door()}",
+            "url": self._http.url() or f"unix://{client.door()}",
             "nats": self._broker.address.url,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -294,7 +294,7 @@ class Plane:
         The process starts itself anew: clients could not reach it, and no other plane may start.
         """
         try:
-            is_there = plane.control().stat().st_ino == self._door
+            is_there = client.control().stat().st_ino == self._door
         except OSError:
             is_there = False
         if not is_there and not self._leaving:
@@ -325,7 +325,7 @@ class Plane:
 
     def _bound_logs(self) -> None:
         self._supervisor.bound_logs()
-        bound_log(plane.log())
+        bound_log(client.log())
         self._logs_due = time.monotonic() + LOG_INTERVAL
 
     def _check_idle(self) -> None:
@@ -423,7 +423,7 @@ class Plane:
 def _answers() -> bool:
     """Tell whether the weaver accepts connections."""
     try:
-        plane.call(plane.door(), 1.0).close()
+        client.call(client.door(), 1.0).close()
     except OSError:
         return False
     return True

@@ -49,7 +49,7 @@ def test_a_rank_that_is_gone_is_missed(standins: Make) -> None:
     assert (between.outcome, between.struck_at) == ("missed", None)
     assert between.why == "the target was already gone"
     assert (before.outcome, before.target) == ("missed", None)
-    assert before.why == "nothing to hit: rank is not there"
+    assert before.why == "nothing to hit: rank does not exist"
 
 
 def test_a_rank_is_stopped_and_goes_on_when_that_is_undone(standins: Make, until: Until) -> None:

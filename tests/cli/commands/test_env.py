@@ -130,7 +130,7 @@ def test_a_host_that_fails_is_named_and_the_exit_code_says_so(
 
     assert done.returncode == 1
     assert done.stdout.decode() == (
-        f"failed  nowhere.invalid: exit code 255, without a word\n1 of 2 hosts have {dest}\n"
+        f"failed  nowhere.invalid: exit code 255, without output\n1 of 2 hosts have {dest}\n"
     )
 
 

@@ -126,8 +126,11 @@ def test_a_link_makes_a_user_that_is_not_known_and_says_as_what(run: Any) -> Non
         (["add", "bob", "--role", "viewer", "--days", "0"], "--days"),
         (["revoke", "t-none"], "no token 't-none'; `loom tokens` lists them"),
         (["revoke", "loom_abc"], "that is the token itself; give its id"),
-        (["user", "admin", "--disable"], "admin is the last admin; make somebody else"),
-        (["user", "admin", "--role", "viewer"], "admin is the last admin; make somebody else"),
+        (["user", "admin", "--disable"], "admin is the last admin; make another user"),
+        (
+            ["user", "admin", "--role", "viewer"],
+            "admin is the last admin; make another user",
+        ),
     ],
 )
 def test_a_refusal_says_what_to_do(run: Any, words: list[str], why: str) -> None:

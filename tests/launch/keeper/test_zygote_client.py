@@ -10,6 +10,7 @@ import pytest
 
 from torchloom.launch.keeper import fingerprint, zygote_client
 from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.unix import receive_message, send_message
 
 from ...harness.home import allowed, until
 
@@ -144,8 +145,12 @@ def test_a_zygote_without_use_leaves_by_itself(runtime: Path) -> None:
     zygote.start()
 
     assert zygote.ready(PATIENCE), zygote.log.read_text()
-    asked = [zygote.keeper({}), zygote.keeper({"argv": 1, "env": 2, "cwd": 3})]
-    assert asked == [zygote_client.Cold("the zygote did not answer: it hung up")] * 2
+    for misfit in ({"do": "keep"}, {"do": "keep", "argv": 1, "env": 2, "cwd": 3}):
+        channel = zygote.connect()
+        assert channel is not None
+        with channel:
+            send_message(channel, misfit)
+            assert receive_message(channel) is None  # it hung up
     until(lambda: not _living(zygote.key))
     assert not zygote.ready(1.0)
     assert zygote.log.read_text() == ""

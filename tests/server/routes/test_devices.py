@@ -71,8 +71,7 @@ def test_what_would_become_of_ranks_is_said_and_nothing_is_done(
                 "and the job restarts from its newest checkpoint.",
             ],
             "warnings": [
-                "CPU slots are counted, not dealt: "
-                "the queue and ranks that are replaced use them all the same."
+                "CPU slots are only counted: the queue and replaced ranks still use them."
             ],
             "command": "loom devices fail node1/cpu/0 --reason 'xid 79'",
         },

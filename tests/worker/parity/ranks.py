@@ -12,6 +12,7 @@ from typing import Any
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.protocol import KeeperRequest
 from torchloom.launch.wire import Connection, WireMessage
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -83,10 +84,16 @@ class Ranks:
         self.keeper_pid = self._wait("hello")["pid"]
 
     def _keeper(self, folder: Path) -> Connection:
-        first = {"argv": self.command.argv, "env": self.env, "cwd": str(SCRIPTS)}
-        place = {"address": str(folder / "keeper.sock"), "orphan_limit": PATIENCE}
-        job = {"job": "parity", "node": host_name()}
-        channel = self.zygote.keeper({**job, **place, **first})
+        request = KeeperRequest(
+            job="parity",
+            node=host_name(),
+            address=str(folder / "keeper.sock"),
+            orphan_limit=PATIENCE,
+            argv=tuple(self.command.argv),
+            env=self.env,
+            cwd=str(SCRIPTS),
+        )
+        channel = self.zygote.keeper(request)
         assert not isinstance(channel, zygote_client.Cold), channel
         return Connection(channel, self._selector, self._hear, lambda: None)
 

@@ -236,8 +236,8 @@ def test_what_cannot_be_done_is_refused_in_words(ranks: Ranks) -> None:
         "lr takes a finite number, not nan",
         "no knob 'opt2.lr'; there are lr, weight_decay, momentum",
         "no knob ''; there are lr, weight_decay, momentum",
-        "the program has no way to save: give it one with run.on('checkpoint', f), or have"
-        " its state carried by run.wrap and run.track",
+        "the program has no way to save: add one with run.on('checkpoint', f), or pass"
+        " its state to run.wrap and run.track",
     ]
     assert len(agent.of(Applied)) == 1  # the stop
     assert len(agent.of(RankRefusal)) == len(whys)
