@@ -11,7 +11,7 @@ export TORCH PYTHON
 python = sh make/python.sh
 venv = .venv/bin/python
 
-.PHONY: help demo test check venv dashboard types screens soak bench figures paths house fresh clean
+.PHONY: help demo test check venv dashboard types screens soak bench figures paths house map fresh clean
 .NOTPARALLEL:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make figures      README's table of figures, after a bench"
 	@echo 'make paths        the files that four call paths pass, traced; OUT=file.json keeps them'
 	@echo 'make house        how the package is folded, in figures; OUT=file.json keeps them'
+	@echo 'make map          docs/internals/map.md, after modules or traced paths have changed'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -79,6 +80,9 @@ paths: venv
 
 house:
 	@$(python) make/house.py $(if $(OUT),--out $(OUT))
+
+map:
+	@$(python) make/map.py
 
 fresh:
 	@$(python) make/fresh.py

@@ -94,6 +94,7 @@ def summary(runs: list[Traced]) -> dict[str, Any]:
     idle = _by_role(runs, "idle")
     for path in PATHS:
         union = _by_role(runs, path)
+        order = _in_order(runs, path)
         each = [_by_role([run], path) for run in runs]
         counts = [len(set().union(*those.values())) for those in each]
         own = [
@@ -105,7 +106,7 @@ def summary(runs: list[Traced]) -> dict[str, Any]:
             "own": statistics.median(own),
             "counts": counts,
             "files": sorted(set().union(*union.values())),
-            "by_process": {process: sorted(files) for process, files in sorted(union.items())},
+            "by_process": order,
         }
     return found
 
@@ -117,6 +118,15 @@ def _by_role(runs: list[Traced], path: str) -> dict[str, set[str]]:
         for process, files in run[path].items():
             union[process.rpartition(" ")[0]].update(files)
     return union
+
+
+def _in_order(runs: list[Traced], path: str) -> dict[str, list[str]]:
+    """Return the files of a path by kind of process, in the order of their first calls."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for run in runs:
+        for process, files in run[path].items():
+            found[process.rpartition(" ")[0]].update(dict.fromkeys(files))
+    return {process: list(files) for process, files in sorted(found.items())}
 
 
 class Stage:
@@ -208,15 +218,15 @@ class Stage:
             file.write(bytes([number]))
 
     def _collected(self) -> Traced:
-        found: dict[str, dict[str, set[str]]] = {path: defaultdict(set) for path in PATHS}
+        found: dict[str, dict[str, dict[str, None]]] = {path: defaultdict(dict) for path in PATHS}
         for each in self.traced.glob("[0-9]*"):
             lines = [line.split("\t") for line in each.read_text().splitlines()]
             for number, file, _, shown in lines:
                 path = PATHS[(int(number) - 1) % len(PATHS)]
-                found[path][f"{_role(shown)} {each.name}"].add(file)
+                found[path][f"{_role(shown)} {each.name}"][file] = None
             each.unlink()
         return {
-            path: {process: sorted(files) for process, files in those.items()}
+            path: {process: list(files) for process, files in those.items()}
             for path, those in found.items()
         }
 
