@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.errors import LoomError, UserError, shorten
-from torchloom.launch.grammar.values import wishes
+from torchloom.launch.grammar.values import parse_policy
 from torchloom.launch.records.request import DEFAULT_GRACE, ORPHAN_LIMIT, Input, LaunchRequest
 from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
@@ -127,7 +127,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
             grace=_seconds("grace", cfg),
             orphan_limit=_seconds("orphan_limit", cfg),
             idle_timeout=_seconds("idle_timeout", cfg),
-            policy=wishes(str(cfg.get("policy") or "")),
+            policy=parse_policy(str(cfg.get("policy") or "")),
             has_plane=settings.wants_plane(),
         )
         env = settings.environment() if self._inherited is None else self._inherited

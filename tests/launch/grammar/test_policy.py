@@ -7,8 +7,8 @@ from torchloom.launch.grammar.values import (
     RECOVERIES,
     BadFlagValue,
     in_words,
+    parse_policy,
     policy,
-    wishes,
 )
 from torchloom.rules.response import LossRecovery, OnLoss
 
@@ -23,8 +23,8 @@ from torchloom.rules.response import LossRecovery, OnLoss
     ],
 )
 def test_words_are_wishes_and_wishes_words(said: str, meant: dict[str, object]) -> None:
-    assert wishes(said) == meant
-    assert in_words(wishes(said)) == said.replace(" ", "")
+    assert parse_policy(said) == meant
+    assert in_words(parse_policy(said)) == said.replace(" ", "")
 
 
 @pytest.mark.parametrize(

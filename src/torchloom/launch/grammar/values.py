@@ -165,16 +165,16 @@ def _is_number(said: str) -> bool:
     return said.isascii() and said.isdigit() and len(said) < 10
 
 
-Wishes = Mapping[str, str | int]  # by name of a field of `rules.response.Policy`
+PolicyFields = Mapping[str, str | int]  # by name of a field of `rules.response.Policy`
 
 
 def policy(flag: str, said: str) -> str:
     """Read a policy and return it as it was written; what makes no sense is refused."""
-    wishes(said, flag)
+    parse_policy(said, flag)
     return said
 
 
-def wishes(said: str, flag: str = "policy") -> Wishes:
+def parse_policy(said: str, flag: str = "policy") -> PolicyFields:
     """Return what a written policy asks for."""
     found: dict[str, str | int] = {}
     for word in filter(None, (part.strip() for part in said.split(","))):
@@ -187,10 +187,10 @@ def wishes(said: str, flag: str = "policy") -> Wishes:
     return found
 
 
-def in_words(wishes: Wishes) -> str:
+def in_words(policy: PolicyFields) -> str:
     """Return a policy as one writes it."""
     names = {"recovery": "", "min_groups": "min=", "on_loss": "nan="}
-    return ",".join(f"{names[name]}{wishes[name]}" for name in names if name in wishes)
+    return ",".join(f"{names[name]}{policy[name]}" for name in names if name in policy)
 
 
 def _wish(word: str, flag: str) -> tuple[str, str | int]:

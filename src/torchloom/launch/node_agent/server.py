@@ -94,11 +94,11 @@ class MessageHandler(Protocol):
 class RankConnection(asyncio.Protocol):
     """One process' connection. It speaks for one life of one rank, which its first word names."""
 
-    def __init__(self, desk: MessageHandler, dropped: Counter[str]) -> None:
+    def __init__(self, handler: MessageHandler, dropped: Counter[str]) -> None:
         self.pid = 0
         self.started = 0  # when that process did, in the kernel's ticks
         self.head: Head | None = None
-        self._desk = desk
+        self._handler = handler
         self._dropped = dropped
         self._frames = Frames(dropped)
         self._transport: asyncio.Transport | None = None
@@ -115,11 +115,11 @@ class RankConnection(asyncio.Protocol):
         for whole in self._frames.feed(data):
             if self._transport is None:
                 return
-            self._desk.take(self, whole)
+            self._handler.take(self, whole)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._desk.hung_up(self)
+        self._handler.hung_up(self)
 
     def send(self, message: Message) -> None:
         """Send a message without waiting; to one who does not read, not at all."""
@@ -140,9 +140,9 @@ class RankConnection(asyncio.Protocol):
 class RankServer:
     """Takes calls at a path that only this user can reach."""
 
-    def __init__(self, path: Path, desk: MessageHandler, dropped: Counter[str]) -> None:
+    def __init__(self, path: Path, handler: MessageHandler, dropped: Counter[str]) -> None:
         self._path = path
-        self._desk = desk
+        self._handler = handler
         self._dropped = dropped
         self._lines: weakref.WeakSet[RankConnection] = weakref.WeakSet()
         self._server: asyncio.Server | None = None
@@ -164,7 +164,7 @@ class RankServer:
             line.close()
 
     def _line(self) -> RankConnection:
-        line = RankConnection(self._desk, self._dropped)
+        line = RankConnection(self._handler, self._dropped)
         self._lines.add(line)
         return line
 

@@ -60,7 +60,7 @@ class WeaverSender(Protocol):
 
 
 class Intake:
-    """The desk of the agent's server. Everything here is done before the next word is read."""
+    """Handles each message of a rank before the next one is read."""
 
     def __init__(
         self,
@@ -200,14 +200,14 @@ class NodeAgent:
         self._health = HealthWatch(me.head(), gpus, self._say_health) if gpus else None
         self._stacks = StackTaker(me.agent, self._ranks, self._publish, _is_alive)
         self._storing = CheckpointWorker(me.agent, self._say_stored, settings.environment())
-        desk = Intake(
+        handler = Intake(
             self._ranks,
             self._spool,
             self._uplink,
             self.dropped,
             on_stacks=self._stacks.answered,
         )
-        self._server = RankServer(address, desk, self.dropped)
+        self._server = RankServer(address, handler, self.dropped)
 
     async def run(self) -> None:
         """Serve. If one part fails all stop, and the error surfaces."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch.grammar.values import Wishes
+from torchloom.launch.grammar.values import PolicyFields
 from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
@@ -72,7 +72,7 @@ class RunRecord:
     lost_log_bytes: int = 0
     parent: str = ""  # the run whose rank launched this one, as torchrun's shim does
     ranks: tuple[RankRecord, ...] = field(default_factory=tuple)
-    policy: Wishes = field(default_factory=dict)  # as the command line said it
+    policy: PolicyFields = field(default_factory=dict)  # as the command line said it
     checkpoints: str = ""  # the root of its checkpoints, where it may have any
     saves: bool = False  # it was described as a job that does
     deadline: int = 0  # unix seconds when its allocation ends; 0: unknown

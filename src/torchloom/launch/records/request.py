@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchloom.launch.grammar.values import Wishes, in_words
+from torchloom.launch.grammar.values import PolicyFields, in_words
 from torchloom.sealed import hide
 from torchloom.specs.api import RetryPolicy
 from torchloom.specs.dataclass import dataclass
@@ -118,7 +118,7 @@ class LaunchRequest:
     last_call: float = 0.0  # seconds to wait for more nodes than the least
     idle_timeout: float = 0.0  # seconds without output after which the app has failed
     orphan_limit: float = ORPHAN_LIMIT
-    policy: Wishes = field(default_factory=dict)  # what the plane is to do when something fails
+    policy: PolicyFields = field(default_factory=dict)  # what the plane does on failures
     checkpoints: str = ""  # the root of the run's checkpoints, whether it has any or not
     saves: bool = False  # it was described as a job that does
     deadline: int = 0  # unix seconds when its allocation ends; 0: unknown

@@ -336,7 +336,7 @@ class RankReplacement:
         live_ranks: LiveRanks,
         nodes: Nodes,
         starts: Starts,
-        ledger: RunRecordWriter,
+        writer: RunRecordWriter,
         reports: RankErrors,
         rule: RecoveryRule,
     ) -> None:
@@ -344,7 +344,7 @@ class RankReplacement:
         self._live_ranks = live_ranks
         self._nodes = nodes
         self._starts = starts
-        self._ledger = ledger
+        self._writer = writer
         self._reports = reports
         self._rule = rule
         self._client = RecoveryClient(request, selector, later, self)
@@ -419,7 +419,7 @@ class RankReplacement:
         self._live_ranks.ended(place)
         self._client.ended(rank, life, 1, why=why)
         self._client.tell()
-        self._ledger.note("not_forked", rank=rank, life=life, reason=why)
+        self._writer.note("not_forked", rank=rank, life=life, reason=why)
         if self.is_watched:
             self.ended()
         else:
@@ -454,7 +454,7 @@ class RankReplacement:
     def asked_for(self, generation: int) -> None:
         if generation > self.generation(self._attempt):
             self._ahead = generation - self._attempt
-            self._ledger.asked_for(generation)
+            self._writer.asked_for(generation)
 
     def fork(self, rank: int, incarnation: int, generation: int, node: str) -> str:
         if node not in self._nodes.present:
@@ -467,14 +467,14 @@ class RankReplacement:
 
     def end_incarnation(self, rank: int, incarnation: int, reason: str) -> None:
         self._end(self._places()[rank], incarnation)
-        self._ledger.note("life_ended", rank=rank, life=incarnation, reason=reason)
+        self._writer.note("life_ended", rank=rank, life=incarnation, reason=reason)
 
     def make_store(self, generation: int, node: str) -> None:
         order = self._starts.meeting(self._start(self._places()[0]), generation, node)
         self._nodes.tell(node, order)
 
     def watched(self, is_live: bool, epoch: int) -> None:
-        self._ledger.note("watched", attempt=self._attempt, is_live=is_live, epoch=epoch)
+        self._writer.note("watched", attempt=self._attempt, is_live=is_live, epoch=epoch)
 
     def deal_with_it(self) -> None:
         untold = self.untold()
@@ -487,7 +487,7 @@ class RankReplacement:
     def restart(self, reason: str, cause: str) -> None:
         if self._rule.state.verdict is not None or not self._is_up():
             return
-        self._ledger.note("live_ended", reason=reason, cause=cause)
+        self._writer.note("live_ended", reason=reason, cause=cause)
         self._reports.began_with(reason)
         self._came()
         untold = self.untold()

@@ -184,13 +184,13 @@ def _launch(
     from torchloom.launch.supervisor.service import RunSupervisor
 
     signals = SignalPipe(more=(*FORWARDED, *ENDING))
-    ledger = _publish(new, guard)
-    if not _agreed(channel, ledger):
+    writer = _publish(new, guard)
+    if not _agreed(channel, writer):
         return
     if how != "leash":
         channel.close()
     leash = channel if how == "leash" else None
-    RunSupervisor(ledger.folder.request(), ledger, signals, listener, leash, meeting).run()
+    RunSupervisor(writer.folder.request(), writer, signals, listener, leash, meeting).run()
     sockets.launch_address(new.app_id).unlink(missing_ok=True)
 
 
@@ -212,9 +212,9 @@ def _publish(new: RunFolder, guard: ProcessIdentity) -> RunRecordWriter:
     return RunRecordWriter(new.publish(), record)
 
 
-def _agreed(channel: socket.socket, ledger: RunRecordWriter) -> bool:
+def _agreed(channel: socket.socket, writer: RunRecordWriter) -> bool:
     """Tell whether the submitter took notice; without it the run is unmade, or what it was."""
-    folder, attempt = ledger.folder, ledger.record.restarts
+    folder, attempt = writer.folder, writer.record.restarts
     answer = b""
     with contextlib.suppress(OSError):
         channel.sendall(READY)
@@ -222,11 +222,11 @@ def _agreed(channel: socket.socket, ledger: RunRecordWriter) -> bool:
     if answer == GO:
         folder.agree(attempt)
         if attempt:
-            ledger.resumed(ranks=len(ledger.record.ranks))
+            writer.resumed(ranks=len(writer.record.ranks))
     elif attempt:
         from torchloom.launch.records.resumption import give_back
 
-        give_back(folder, ledger.record)
+        give_back(folder, writer.record)
     else:
         folder.remove()
     return answer == GO

@@ -138,7 +138,7 @@ class RecoveryDriver:
         request: LaunchRequest,
         selector: selectors.BaseSelector,
         nodes: Nodes,
-        ledger: RunRecordWriter,
+        writer: RunRecordWriter,
         reports: RankErrors,
     ) -> None:
         self.state = replicas.initial(request.rules(), nodes.names, request.attempt)
@@ -147,7 +147,7 @@ class RecoveryDriver:
         self.polite = int(signal.SIGTERM)  # the first signal that a replica gets
         self._request = request
         self._nodes = nodes
-        self._ledger = ledger
+        self._writer = writer
         self._reports = reports
         self._events: deque[replicas.Event] = deque()
         self._decided: list[Start] = []
@@ -155,9 +155,9 @@ class RecoveryDriver:
         self._why = "resumed"  # what the next start is for
         self.later = Timers()  # restarts that wait; ranks that were asked to leave and did not
         self.live_ranks = LiveRanks(self._seat)
-        self.saved = SavedCheckpoints(request, ledger.note)
+        self.saved = SavedCheckpoints(request, writer.note)
         self.starts = Starts(request, nodes, Seating(self._seat, self._group, self._generation))
-        shared = (self.later, self.live_ranks, nodes, self.starts, ledger, reports)
+        shared = (self.later, self.live_ranks, nodes, self.starts, writer, reports)
         self.live = RankReplacement(request, selector, *shared, self)
 
     # How the run is placed.
@@ -244,11 +244,11 @@ class RecoveryDriver:
                 self._stop(effect.key)
             case Replace():
                 facts = {"lost": effect.lost, "spare": effect.spare, "evidence": effect.evidence}
-                self._ledger.note("node_replaced", replica=effect.key.index, **facts)
+                self._writer.note("node_replaced", replica=effect.key.index, **facts)
             case Wait():
                 due = replicas.WaitOver(effect.number)
                 self.later.put(effect.number, effect.seconds, lambda: self.take(due))
-                self._ledger.note("backoff", seconds=effect.seconds, reason=self._why)
+                self._writer.note("backoff", seconds=effect.seconds, reason=self._why)
             case Finish():
                 self.verdict = effect.verdict
 
@@ -260,7 +260,7 @@ class RecoveryDriver:
                 self._why = f"node_lost_{event.node}"
         error = self._reports.error_summary(self._why)
         restarts = self.state.restarts
-        self._ledger.restarted(restarts, self._generation(restarts), self._why, error)
+        self._writer.restarted(restarts, self._generation(restarts), self._why, error)
 
     def _order_starts(self) -> None:
         """Have the replicas started that were decided on together."""

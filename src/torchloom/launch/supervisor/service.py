@@ -104,50 +104,55 @@ class Cancellation:
         self,
         folder: RunFolder,
         selector: selectors.BaseSelector,
-        ruling: RecoveryDriver,
+        recovery: RecoveryDriver,
         deadline: int = 0,
     ) -> None:
         self._folder = folder
         self._selector = selector
-        self._ruling = ruling
+        self._recovery = recovery
         self._deadline = deadline
 
     def ask(self, at_once: bool) -> None:
         """Do what a cancel request says; without one the run is ended all the same."""
-        ruling, asked = self._ruling, self._folder.cancel_request()
-        ruling.polite = int(asked.get("signal") or signal.SIGTERM)
+        recovery, asked = self._recovery, self._folder.cancel_request()
+        recovery.polite = int(asked.get("signal") or signal.SIGTERM)
         if at_once:
-            ruling.grace = 0.0
-            for key in ruling.stopping():
-                ruling.send_stop(key)
+            recovery.grace = 0.0
+            for key in recovery.stopping():
+                recovery.send_stop(key)
         reason = str(asked.get("reason") or "agent_terminated")
         if not at_once and self._asked_to_leave(reason):
-            ruling.take(replicas.Leaving(reason, _state(reason)))
+            recovery.take(replicas.Leaving(reason, _state(reason)))
         else:
             self._end_politely(reason)
 
     def launcher_lost(self) -> None:
         """The process that launched the app is gone: end the app."""
-        self._ruling.grace = min(self._ruling.grace, LEASH_GRACE)
+        self._recovery.grace = min(self._recovery.grace, LEASH_GRACE)
         reason = TIME_LIMIT if is_over(self._deadline) else "launcher_lost"
-        self._ruling.take(replicas.Cancelled(reason, _state(reason)))
+        self._recovery.take(replicas.Cancelled(reason, _state(reason)))
 
     def _asked_to_leave(self, reason: str) -> bool:
         """Have ranks that save do so and leave at one step; false when they cannot be asked."""
-        ruling, grace = self._ruling, self._ruling.grace
-        is_first = _LEAVE not in ruling.later and ruling.state.verdict is None
-        if not is_first or not ruling.live_ranks.alive or not grace or not ruling.saved.may_exist:
+        recovery, grace = self._recovery, self._recovery.grace
+        is_first = _LEAVE not in recovery.later and recovery.state.verdict is None
+        if (
+            not is_first
+            or not recovery.live_ranks.alive
+            or not grace
+            or not recovery.saved.may_exist
+        ):
             return False
         parting = LeaveRequest(self._selector, self._end_politely)
         if not parting.ask(self._folder.app_id, reason, grace):
             return False
-        ruling.later.put(_LEAVE, grace, self._end_politely)
+        recovery.later.put(_LEAVE, grace, self._end_politely)
         return True
 
     def _end_politely(self, reason: str = "agent_terminated") -> None:
-        self._ruling.later.drop(_LEAVE)
+        self._recovery.later.drop(_LEAVE)
         # what was said first stands
-        self._ruling.take(replicas.Cancelled(reason, _state(reason)))
+        self._recovery.take(replicas.Cancelled(reason, _state(reason)))
 
 
 def is_over(deadline: int) -> bool:
@@ -202,14 +207,14 @@ class RunSupervisor:
     def __init__(
         self,
         request: LaunchRequest,
-        ledger: RunRecordWriter,
+        writer: RunRecordWriter,
         signals: SignalPipe,
         listener: socket.socket,
         leash: socket.socket | None = None,
         meeting: socket.socket | None = None,
     ) -> None:
         self._request = request
-        self._ledger = ledger
+        self._writer = writer
         self._signals = signals
         self._leash = leash
         self._quiet_at: dict[str, float] = {}
@@ -222,17 +227,17 @@ class RunSupervisor:
         self._gathering = NodeGathering(request, self._nodes, self._carriers, meeting)
         self._shutdown = Shutdown(request, self._nodes)
         self._reports = RankErrors(request.log_dir, is_resumed=request.attempt > 0)
-        self._ruling = RecoveryDriver(request, self._selector, self._nodes, ledger, self._reports)
-        self._live_ranks, self._starts = self._ruling.live_ranks, self._ruling.starts
-        self._live = self._ruling.live
+        self._recovery = RecoveryDriver(request, self._selector, self._nodes, writer, self._reports)
+        self._live_ranks, self._starts = self._recovery.live_ranks, self._recovery.starts
+        self._live = self._recovery.live
         self._cancelling = Cancellation(
-            ledger.folder, self._selector, self._ruling, request.deadline
+            writer.folder, self._selector, self._recovery, request.deadline
         )
 
     def _agents(self) -> Nodes:
         """Return the connections to the agents; those of other hosts are carried and admitted."""
         app_id, token = self._request.app_id, _token(self._request)
-        self._carriers = Carriers(self._request, self._ledger.folder.path, token)
+        self._carriers = Carriers(self._request, self._writer.folder.path, token)
         self._tunnels = Tunnels(self._selector, app_id, token, self._unwatched)
         names = self._request.nodes or (host_name(),)
         handlers = (self._on_joined, self._on_message, self._on_lost, self._tunnels.take)
@@ -243,34 +248,34 @@ class RunSupervisor:
         self._on_signals()
         self._gathering.call()
         self._gathering.wait(self._is_complete, self._turn)
-        if self._ruling.verdict is None:
-            self._ruling.take(replicas.Begin())
-        if self._ruling.verdict is None:
-            self._ledger.running()
-            self._ruling.later.put("load", LOADED_AFTER, load_needed)
-        while self._ruling.verdict is None:
+        if self._recovery.verdict is None:
+            self._recovery.take(replicas.Begin())
+        if self._recovery.verdict is None:
+            self._writer.running()
+            self._recovery.later.put("load", LOADED_AFTER, load_needed)
+        while self._recovery.verdict is None:
             self._turn()
-        self._finish(self._ruling.verdict)
+        self._finish(self._recovery.verdict)
 
     def _is_complete(self) -> bool:
         """Tell whether all nodes that are needed have joined."""
-        has_ended = self._ruling.verdict is not None
-        return has_ended or self._nodes.have_joined(self._ruling.needed())
+        has_ended = self._recovery.verdict is not None
+        return has_ended or self._nodes.have_joined(self._recovery.needed())
 
     def _turn(self, longest: float | None = None) -> None:
         waits = [wait for wait in (self._nodes.patience(), longest) if wait is not None]
-        waits += self._ruling.later.waits()
+        waits += self._recovery.later.waits()
         for key, ready in self._selector.select(min(waits, default=None)):
             key.data(ready)
         self._nodes.expire()
-        self._ruling.later.do()
+        self._recovery.later.do()
 
     def _finish(self, verdict: AppVerdict) -> None:
         """Have all cleared up, and write down how it ended."""
         self._live.close()
         strays = self._nodes.missing()  # they never called, or are about to call too late
         code = 0 if verdict.state is AppState.SUCCEEDED else 1
-        self._shutdown.run(self._ruling.grace, code, self._turn)
+        self._shutdown.run(self._recovery.grace, code, self._turn)
         self._reports.close()
         self._gathering.close()
         self._nodes.close()
@@ -279,7 +284,7 @@ class RunSupervisor:
         failed = verdict.state is AppState.FAILED
         error = self._reports.first(verdict.reason) if failed else None
         summary = self._reports.error_summary(verdict.reason) if failed else None
-        self._ledger.finished(verdict, error, self._shutdown.lost_bytes, summary)
+        self._writer.finished(verdict, error, self._shutdown.lost_bytes, summary)
         self._carriers.close((*self._nodes.lost, *strays))
 
     # Nodes.
@@ -288,7 +293,7 @@ class RunSupervisor:
         """Send an agent the job's settings, and handle what happened while there was no agent."""
         self._nodes.send(name, self._job_for(hello))
         if self._request.carrier:
-            self._ledger.note("node_joined", node=name, pid=hello.process.pid)
+            self._writer.note("node_joined", node=name, pid=hello.process.pid)
         self._started(hello.ranks)
         current = self._live_ranks.current(hello.ranks)
         there = {rank.place for rank in current}
@@ -311,29 +316,29 @@ class RunSupervisor:
 
     def _repeat(self, name: str, there: set[tuple[str, int]]) -> None:
         """Repeat what the agent before may not have received."""
-        here = self._ruling.on(name)
-        for key in [key for key in self._ruling.stopping() if key in here]:
+        here = self._recovery.on(name)
+        for key in [key for key in self._recovery.stopping() if key in here]:
             self._starts.acknowledge(key)
-            self._ruling.send_stop(key)
+            self._recovery.send_stop(key)
         self._starts.repeat(name, there)
 
     def _on_lost(self, name: str, evidence: str) -> None:
         self._reports.node_lost(name, evidence)
-        self._ledger.note("node_lost", node=name, evidence=evidence)
+        self._writer.note("node_lost", node=name, evidence=evidence)
         self._shutdown.gone(name)
         was_watched = self._live.is_watched
         self._live.lost(name, evidence)
         if was_watched:
             return
-        self._ruling.came(self._ruling.on(name))
+        self._recovery.came(self._recovery.on(name))
         self._live_ranks.lose(name)
-        for key in self._ruling.on(name):
+        for key in self._recovery.on(name):
             self._starts.drop(key)
-        self._ruling.take(replicas.NodeLost(name, evidence))
+        self._recovery.take(replicas.NodeLost(name, evidence))
 
     def _unwatched(self, why: str, name: str = "") -> None:
         """Note that ranks of another host, or of all others, run on and no plane sees them."""
-        self._ledger.note("unwatched", node=name, reason=why)
+        self._writer.note("unwatched", node=name, reason=why)
 
     # What happens.
 
@@ -393,12 +398,12 @@ class RunSupervisor:
         for rank in ranks:
             self._starts.acknowledge(rank.key)
             self._live_ranks.acknowledge(rank.place)
-        self._ledger.ranks_started(self._started_rank(rank) for rank in ranks)
+        self._writer.ranks_started(self._started_rank(rank) for rank in ranks)
 
     def _started_rank(self, rank: RankProcessReport) -> StartedRank:
         return StartedRank(
             place=rank.place,
-            rank=self._ruling.rank_at(rank.place),
+            rank=self._recovery.rank_at(rank.place),
             process=rank.process,
             attempt=rank.attempt,
             warmth=rank.warmth,
@@ -411,20 +416,20 @@ class RunSupervisor:
         cause = f"cannot_start: {message.cause}"
         self._starts.acknowledge(key)
         self._live_ranks.forget(key)
-        if message.bad_node and self._ruling.state.spares:
+        if message.bad_node and self._recovery.state.spares:
             self._nodes.give_up(name, cause)
         else:
-            self._ruling.take(StartFailed(key, cause))
+            self._recovery.take(StartFailed(key, cause))
 
     def _exited(self, ranks: Sequence[RankProcessReport]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
         self._live.tell(ranks)
-        phases = [self._ruling.state.replicas[rank.key].phase for rank in ranks]
+        phases = [self._recovery.state.replicas[rank.key].phase for rank in ranks]
         ups = [phase is replicas.ReplicaPhase.UP for phase in phases]
         fresh = [rank for rank, up in zip(ranks, ups, strict=True) if rank.code and up]
         if not self._live.is_watched:
             steps = [rank.last_step for rank in fresh]
-            self._ruling.came([rank.key for rank in fresh], steps)
+            self._recovery.came([rank.key for rank in fresh], steps)
         for rank, up in zip(ranks, ups, strict=True):
             self._rank_exited(rank, rank.error is not None or rank in fresh)
             self._rank_ended(rank, AppState.FAILED if up else AppState.CANCELLED)
@@ -436,16 +441,16 @@ class RunSupervisor:
         self._live_ranks.ended(place)
         self._starts.acknowledge(rank.key)  # one that was taken back has ended all the same
         if has_failed:
-            cause = self._ruling.cause(place, rank.code or 0)
-            self._reports.failed(place, self._ruling.rank_at(place), rank, cause)
+            cause = self._recovery.cause(place, rank.code or 0)
+            self._reports.failed(place, self._recovery.rank_at(place), rank, cause)
         self._reports.ended(rank)
 
     def _rank_ended(self, rank: RankProcessReport, failure: AppState) -> None:
         place, code, step = rank.place, rank.code or 0, rank.last_step
         state = failure if code else AppState.SUCCEEDED
-        self._ledger.rank_ended(place, state, code, step if step >= 0 else None)
+        self._writer.rank_ended(place, state, code, step if step >= 0 else None)
         if not self._live.is_watched:
-            self._ruling.take(self._ruling.exit_of(place, code))
+            self._recovery.take(self._recovery.exit_of(place, code))
 
     def _quiet(self, name: str) -> None:
         """Note that a node has printed nothing for too long; if all of them, the run hangs."""
@@ -454,8 +459,8 @@ class RunSupervisor:
         busy = {self._live_ranks.at(place) for place in self._live_ranks.alive}
         if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
             self._quiet_at.clear()
-            self._ruling.came([key_of(place) for place in self._live_ranks.alive])
-            self._ruling.take(replicas.Idle(f"idle_output_{limit:g}s"))
+            self._recovery.came([key_of(place) for place in self._live_ranks.alive])
+            self._recovery.take(replicas.Idle(f"idle_output_{limit:g}s"))
 
 
 def _token(request: LaunchRequest) -> str:

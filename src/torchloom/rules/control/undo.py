@@ -146,8 +146,8 @@ def undo(audit: Iterable[CommandEntry], command: str = "") -> Undo | NoUndo:
 
 def undone_by(entry: CommandEntry) -> frozenset[str]:
     """Return which commands this one takes back, if any."""
-    wishes = entry.command.payload.values()
-    return frozenset(wish["undo"] for wish in wishes if isinstance(wish, dict) and "undo" in wish)
+    changes = entry.command.payload.values()
+    return frozenset(one["undo"] for one in changes if isinstance(one, dict) and "undo" in one)
 
 
 def _newest(changes: list[CommandEntry]) -> Undo | NoUndo:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom.errors import UserError, shorten
 from torchloom.launch.grammar.command import LaunchCommand
-from torchloom.launch.grammar.values import wishes
+from torchloom.launch.grammar.values import parse_policy
 from torchloom.launch.records.request import DEFAULT_GRACE, ORPHAN_LIMIT
 from torchloom.schedulers.local_request import make_unique
 from torchloom.specs.api import NULL_RESOURCE, AppDef, CfgVal, Resource, Role, Workspace, runopts
@@ -85,7 +85,7 @@ def native(cfg: Mapping[str, CfgVal], family: str, ours: Mapping[str, str]) -> d
 
 def survives(cfg: Mapping[str, CfgVal]) -> bool:
     """Tell whether the job keeps running when one of its hosts is lost."""
-    return wishes(text(cfg, "policy")).get("recovery") in ("live", "shrink")
+    return parse_policy(text(cfg, "policy")).get("recovery") in ("live", "shrink")
 
 
 @dataclass(frozen=True, slots=True)
