@@ -28,16 +28,19 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 def test_the_map_is_that_of_the_tree() -> None:
     assert check(ROOT) == 0, "run `make map`"
 
 
+@pytest.mark.process
 def test_a_new_module_is_missed_in_the_map(copy: Path) -> None:
     (copy / "src/torchloom/specs/novel.py").write_text('"""A new module."""\n')
 
     assert check(copy) == 1
 
 
+@pytest.mark.process
 def test_paths_that_were_traced_again_are_missed_in_the_map(copy: Path) -> None:
     path = copy / "docs/evidence/paths.json"
     path.write_text(path.read_text().replace("cli/main.py", "cli/other.py"))

@@ -1,6 +1,10 @@
 """What the package has, it uses: no public function, method or class is there for tests alone."""
 
+import pytest
+
 from . import unused
+
+pytestmark = pytest.mark.process  # it takes some seconds
 
 TORCHX = "a name of TorchX that components and scripts may call"
 ALLOWED = {
