@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.plane_senders import Sender
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.nats import credentials
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import VERSION, Batch, Head, Heartbeat, Metrics, Progress, Register

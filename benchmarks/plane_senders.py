@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.plane_told import Ranks
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import decode, encode
+from torchloom.bus.codec import decode, encode
 from torchloom.bus.nats import credentials
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.plane_told import NAMES
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.nats import credentials
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import NO_RANK, VERSION, Batch, Head, Hello, Metrics, Register

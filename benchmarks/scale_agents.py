@@ -22,7 +22,7 @@ from typing import Any
 import nkeys
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.nats import credentials
 from torchloom.messages.plane import (
     VERSION,

@@ -19,7 +19,7 @@ import nats
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.progress_page import ProgressPage
 from torchloom.client import plane as door
 from torchloom.client.plane import folder

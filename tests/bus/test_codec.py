@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus.delivery import (
+from torchloom.bus.codec import (
     LONGEST,
     LONGEST_FRAME,
     Frames,

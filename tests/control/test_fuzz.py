@@ -15,7 +15,7 @@ import nats
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import LONGEST, encode
+from torchloom.bus.codec import LONGEST, encode
 from torchloom.client import plane as door
 from torchloom.messages.plane import VERSION, Goodbye, Head, Ready
 

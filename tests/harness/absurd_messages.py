@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.messages.plane import (
     VERSION,
     Applied,

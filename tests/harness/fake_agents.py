@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus
-from torchloom.bus.delivery import decode, encode
+from torchloom.bus.codec import decode, encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages import plane
 from torchloom.messages.plane import (

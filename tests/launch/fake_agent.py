@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.membership import EndLife, Fork, Life, Lives, MakeStore, Restart, Watch
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages.plane import Device, DeviceEvent, Event, Hello
 from torchloom.weaver.service import Weaver

@@ -1,7 +1,8 @@
 """A bus inside one process: for tests, and for what runs as a single process."""
 
 from torchloom.bus.api import BusLost, TooLong
-from torchloom.bus.delivery import LONGEST, BaseBus, Mailbox
+from torchloom.bus.codec import LONGEST
+from torchloom.bus.delivery import BaseBus, Mailbox
 
 
 class Exchange:

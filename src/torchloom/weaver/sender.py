@@ -5,7 +5,7 @@ from collections import Counter
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost, TooLong
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Message
 from torchloom.weaver.store.rows import RankProcessRow
 

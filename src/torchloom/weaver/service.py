@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, RawMessage, Subscription, Taker
-from torchloom.bus.delivery import MessageReader
+from torchloom.bus.codec import MessageReader
 from torchloom.messages.plane import DeviceEvent
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.account_runs import AccountLauncher

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.cli.checkpoints import replay, rerun
 from torchloom.cli.checkpoints.inventory import of_record
 from torchloom.cli.checkpoints.replay import Stretch, TrackDifference, borrowed, stretch_of

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.bus.progress_page import ProgressPage
 from torchloom.messages.plane import (
     VERSION,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import decode
+from torchloom.bus.codec import decode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.launch.node_agent import gpus
 from torchloom.launch.node_agent.gpus import GpuHealth, HealthWatch, NvmlGpus, Xid, judge

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import Frames, Garbled, decode, encode, frame
+from torchloom.bus.codec import Frames, Garbled, decode, encode, frame
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.bus.progress_page import ProgressPage
 from torchloom.launch.node_agent.service import NodeAgent

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchloom.bus.delivery import Frames, decode
+from torchloom.bus.codec import Frames, decode
 from torchloom.messages.membership import (
     Arrived,
     Broke,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus
-from torchloom.bus.delivery import decode, encode
+from torchloom.bus.codec import decode, encode
 from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,

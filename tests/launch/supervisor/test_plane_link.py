@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.launch.host.sockets import Timers
 from torchloom.launch.supervisor import plane_link
 from torchloom.launch.supervisor.plane_link import PlaneLink

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.checkpoint import Draft, LocalStorage, Manifest
 from torchloom.client.http import Client
 from torchloom.messages.plane import Commit, Committed, Event, Remove, Removed

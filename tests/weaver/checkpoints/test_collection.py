@@ -11,7 +11,7 @@ from typing import Any
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost, NoReply
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.checkpoint import Manifest
 from torchloom.messages.plane import Commit, Committed, Event, Metrics, Remove, Removed

@@ -296,7 +296,7 @@ def test_words_of_an_older_generation_or_a_foreign_agent_move_nothing(tmp_path: 
             asked = asyncio.create_task(change(weaver, 0.03))
             await until(lambda: agent.of(Prepare))
             from torchloom.bus import subjects
-            from torchloom.bus.delivery import encode
+            from torchloom.bus.codec import encode
             from torchloom.messages.plane import Applied, Head
 
             name = agent.of(Prepare)[0].command

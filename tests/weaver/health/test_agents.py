@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages.plane import (
     NO_RANK,

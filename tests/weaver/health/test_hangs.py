@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.client.plane import question
 from torchloom.messages.plane import (

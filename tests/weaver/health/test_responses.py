@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import (
     NO_RANK,

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import encode
+from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import NO_RANK, VERSION, Batch, Event, Goodbye, Head, Metrics, Stored
 

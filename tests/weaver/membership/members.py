@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from torchloom.bus.api import BusLost
-from torchloom.bus.delivery import decode
+from torchloom.bus.codec import decode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages.membership import (
     Arrived,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.membership import (
     Go,
     JoinGeneration,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.membership import (
     Arrived,
     Broke,

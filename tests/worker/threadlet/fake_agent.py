@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.plane import (
     Applied,
     Decided,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import torchloom.worker.start
-from torchloom.bus.delivery import frame
+from torchloom.bus.codec import frame
 from torchloom.bus.progress_page import PageView, StepPhase
 from torchloom.messages.plane import (
     Applied,

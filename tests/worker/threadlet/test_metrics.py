@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.delivery import decode, encode
+from torchloom.bus.codec import decode, encode
 from torchloom.messages.plane import Metrics
 from torchloom.worker.run.run import Run
 from torchloom.worker.run.steps import SIGNAL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.delivery import Frames, decode, frame
+from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.plane import Event, FromRank, Kept, Message, OwnStacks, ShowStacks
 from torchloom.worker.threadlet.link import AgentLink, own_stacks
 from torchloom.worker.threadlet.rank_identity import hang_settings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom import settings
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, echo, echo_json, table
 from torchloom.errors import Failure, LoomError, NotFound, UserError, shorten
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom import settings
-from torchloom.bus.delivery import Frames, MessageReader, frame
+from torchloom.bus.codec import Frames, MessageReader, frame
 from torchloom.errors import Failure, UserError
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder

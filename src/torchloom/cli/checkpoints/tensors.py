@@ -13,7 +13,7 @@ from torchloom.cli.checkpoints.inventory import (
     size,
     step_named,
 )
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.jobs.control import shown
 from torchloom.cli.output import echo, echo_json, table
 from torchloom.errors import UserError

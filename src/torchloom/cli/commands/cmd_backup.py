@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from torchloom import settings
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json, say
 
 

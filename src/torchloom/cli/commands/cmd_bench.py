@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import torchloom
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.errors import UserError
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json, say, table
 from torchloom.errors import UserError
 

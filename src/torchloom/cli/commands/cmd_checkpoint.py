@@ -6,7 +6,7 @@ import click
 
 from torchloom.cli.checkpoints.inventory import ls, rm, verify
 from torchloom.cli.checkpoints.tensors import diff, export
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs.control import WAIT, ask, show_outcome
 from torchloom.cli.output import echo, echo_json
 from torchloom.errors import Failure

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.jobs.control import shown
 from torchloom.cli.output import echo, echo_json, table
 

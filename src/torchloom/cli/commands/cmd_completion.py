@@ -2,8 +2,8 @@
 
 import click
 
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.completion import SCRIPTS
-from torchloom.cli.dispatch import LoomCommand
 
 
 @click.command("completion", cls=LoomCommand)

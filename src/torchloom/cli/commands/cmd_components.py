@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json, printable, table
 from torchloom.components.catalog import Component, find_components
 from torchloom.components.finder import get_builtin_source, get_component

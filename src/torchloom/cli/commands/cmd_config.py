@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
 from torchloom.errors import Failure, NotFound, UserError
 from torchloom.runner import config

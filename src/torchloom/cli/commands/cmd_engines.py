@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
 from torchloom.runner.api import get_runner
 from torchloom.schedulers import engines

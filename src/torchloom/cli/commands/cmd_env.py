@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom import settings
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo_json, paint, rewrite_line, say
 from torchloom.errors import Failure, NotFound, UserError
 from torchloom.launch.environments import World, find_world

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.jobs.control import in_words
 from torchloom.cli.output import clip, echo, echo_json, printable, table
 from torchloom.errors import NotFound, UserError

@@ -2,7 +2,7 @@
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.launch.grammar.command import AS_TORCHRUN, LaunchCommand
 from torchloom.launch.grammar.parser import OURS, TORCHRUN, HelpAsked, Option
 from torchloom.settings import environment

@@ -9,7 +9,7 @@ from itertools import pairwise
 import click
 
 from torchloom.cli.account_runs import find_job_with_rights
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs import engine
 from torchloom.cli.jobs.logs import JsonLogLines, LastLines, NamedLines, label
 from torchloom.errors import Failure, NotFound, UserError, shorten

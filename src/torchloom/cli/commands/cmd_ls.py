@@ -5,7 +5,7 @@ from datetime import datetime
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs import job_shapes
 from torchloom.cli.jobs.job_shapes import (
     STATES,

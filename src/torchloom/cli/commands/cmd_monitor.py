@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import say
 from torchloom.errors import UserError
 from torchloom.settings import environment

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from torchloom import settings
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import Failure, LoomError
 

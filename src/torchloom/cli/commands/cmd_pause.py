@@ -2,7 +2,7 @@
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs.control import WAIT, ask, show_outcome
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json, printable, say
 from torchloom.errors import Failure, NotFound
 from torchloom.settings import environment

@@ -2,7 +2,7 @@
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs.control import settle, show_outcome
 from torchloom.errors import UserError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from torchloom import settings
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import UserError
 

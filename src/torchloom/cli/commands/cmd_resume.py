@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs.control import settle, show_outcome
 
 if TYPE_CHECKING:

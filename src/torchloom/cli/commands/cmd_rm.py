@@ -5,7 +5,7 @@ import time
 import click
 
 from torchloom import settings
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.jobs import engine, job_shapes
 from torchloom.cli.jobs.job_shapes import state_of
 from torchloom.cli.output import agree, echo_json, is_attended

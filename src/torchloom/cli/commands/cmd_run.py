@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import key_option
+from torchloom.cli.command import key_option
 from torchloom.cli.jobs.job_shapes import engine_job_shape
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.submit.command_line import (

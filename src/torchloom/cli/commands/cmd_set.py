@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs.control import WAIT, ask, numbers, settle, show_outcome, shown, split
 from torchloom.cli.output import echo, echo_json, table
 from torchloom.errors import UserError

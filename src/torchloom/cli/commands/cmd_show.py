@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.jobs import engine, job_shapes
 from torchloom.cli.jobs.job_shapes import (
     cold_starts,

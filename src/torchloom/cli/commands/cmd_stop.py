@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.jobs import control, engine, job_shapes
 from torchloom.cli.jobs.job_shapes import (
     handle_of,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo_json
 from torchloom.errors import Failure, UserError
 from torchloom.launch.host import devices

@@ -105,7 +105,7 @@ def ask(name: str, **facts: Any) -> Any:
 
 def settle(name: str, **facts: Any) -> Any:
     """Send a change to the plane in use; it is applied once, even if the plane restarts."""
-    from torchloom.cli.dispatch import WaitNotice
+    from torchloom.cli.command import WaitNotice
     from torchloom.client import chosen
 
     job = facts.get("job") or "JOB"

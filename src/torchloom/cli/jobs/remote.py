@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number, WaitNotice, key_option, repeat_in_words
+from torchloom.cli.command import LoomCommand, Number, WaitNotice, key_option, repeat_in_words
 from torchloom.cli.jobs import control, job_shapes
 from torchloom.cli.jobs.job_shapes import paint_state
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table

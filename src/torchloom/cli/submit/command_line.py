@@ -6,7 +6,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from torchloom.cli.dispatch import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.submit.target import TargetRequest
 from torchloom.errors import UserError, nearest, shorten
 from torchloom.launch.grammar.values import policy

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
 
-from torchloom.cli.dispatch import WaitNotice, repeat_in_words
+from torchloom.cli.command import WaitNotice, repeat_in_words
 from torchloom.cli.jobs.job_shapes import with_both_states
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.submit.submission import LocalSubmission, SubmissionInterrupted

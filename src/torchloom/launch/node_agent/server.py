@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from torchloom.bus.delivery import Frames, frame
+from torchloom.bus.codec import Frames, frame
 from torchloom.bus.progress_page import PageView
 from torchloom.launch.host import sockets
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE

@@ -13,7 +13,7 @@ from typing import Protocol
 from torchloom import settings
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost
-from torchloom.bus.delivery import MessageReader, encode
+from torchloom.bus.codec import MessageReader, encode
 from torchloom.bus.spool.spool import LIMIT, Spool, SpoolFull
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.node_agent import server

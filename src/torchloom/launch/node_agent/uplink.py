@@ -19,7 +19,7 @@ from typing import Any
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost, NoReply, TooLong
-from torchloom.bus.delivery import Garbled, MessageReader, decode, encode
+from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
 from torchloom.launch import protocol, wire

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchloom import settings
-from torchloom.bus.delivery import Frames, MessageReader, frame
+from torchloom.bus.codec import Frames, MessageReader, frame
 from torchloom.launch.host.sockets import UPLINK, Timers
 from torchloom.messages.membership import Lives, ToLaunch
 from torchloom.messages.plane import Kept, Kill, Message, Register

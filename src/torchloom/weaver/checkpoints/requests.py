@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import MessageReader
+from torchloom.bus.codec import MessageReader
 from torchloom.messages.plane import Commit, Committed, Message, Remove, Removed
 from torchloom.rules import divergence
 from torchloom.rules.checkpoints import (

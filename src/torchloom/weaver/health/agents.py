@@ -12,7 +12,7 @@ import msgspec
 
 from torchloom.bus import subjects
 from torchloom.bus.api import RawMessage
-from torchloom.bus.delivery import MessageReader, encode
+from torchloom.bus.codec import MessageReader, encode
 from torchloom.messages import plane
 from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (

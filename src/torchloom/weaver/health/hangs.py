@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import MessageReader
+from torchloom.bus.codec import MessageReader
 from torchloom.bus.progress_page import StepPhase
 from torchloom.messages import plane
 from torchloom.messages.plane import Heartbeat, Progress, Register, Stacks, TakeStacks

@@ -11,7 +11,7 @@ import msgspec
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost
-from torchloom.bus.delivery import Garbled, decode
+from torchloom.bus.codec import Garbled, decode
 from torchloom.messages.plane import VERSION, Heartbeat, Progress
 from torchloom.rules import liveness
 from torchloom.rules.verdict import STANDS

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torchloom.bus import subjects
-from torchloom.bus.delivery import MessageReader
+from torchloom.bus.codec import MessageReader
 from torchloom.launch.records.record import RANKS_ENDED
 from torchloom.messages.plane import (
     NO_RANK,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from torchloom.bus.delivery import frame
+from torchloom.bus.codec import frame
 from torchloom.messages.membership import (
     Arrived,
     Broke,

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom.bus.delivery import LONGEST_FRAME, Frames, MessageReader, frame
+from torchloom.bus.codec import LONGEST_FRAME, Frames, MessageReader, frame
 from torchloom.messages.plane import (
     Event,
     Frame,
