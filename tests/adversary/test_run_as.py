@@ -598,8 +598,8 @@ def is_live(plane: RootPlane, job: str) -> bool:
         return bool(opened.execute(words, (job,)).fetchone()[0])
 
 
-def test_root_removes_checkpoints_of_an_account_with_a_plane_and_without(
-    plane: RootPlane, folder: Path
+def test_root_removes_checkpoints_of_an_account_with_its_rights_alone(
+    plane: RootPlane, folder: Path, secret: Path
 ) -> None:
     out = out_of(folder, ALICE)
     job = plane.submit("alice", script(folder, "train.py", TRAIN), str(out), "80")
@@ -612,14 +612,21 @@ def test_root_removes_checkpoints_of_an_account_with_a_plane_and_without(
     plane.down()
     without = plane.loom("checkpoint", "rm", "--yes", "--json", job, str(steps[1]))
     unknown = plane.loom("checkpoint", "rm", "--yes", job, str(steps[1]))
+    there = sorted(int(path.name.rpartition("_")[2]) for path in root.glob("ckpt_step_*"))
+    shutil.copytree(root, secret / "checkpoints")  # root's own
+    (secret / "checkpoints").chmod(0o700)
+    before = content(secret)
+    attack(ALICE, 'mv "$1" "$1.old"; ln -s "$2" "$1"', str(root), str(secret / "checkpoints"))
+    linked = plane.loom("checkpoint", "rm", "--yes", job, str(steps[2]))
     plane.up()
 
     assert with_plane.returncode == 0, with_plane.stderr
     assert json.loads(without.stdout) == [{"step": steps[1], "state": "removed"}], without.stderr
     assert unknown.returncode != 0
     assert b"checkpoint of step" in unknown.stderr
-    left = sorted(int(path.name.rpartition("_")[2]) for path in root.glob("ckpt_step_*"))
-    assert left == steps[2:]
+    assert there == steps[2:]
+    assert linked.returncode != 0
+    assert content(secret) == before
 
 
 def is_watched(plane: RootPlane, job: str) -> bool:
