@@ -186,7 +186,7 @@ class Runner:
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
         """Return what would be submitted; the app given stays as it is."""
-        from torchloom.launch.agent.rank_starter import check_variables
+        from torchloom.launch.agent.rank_environment import check_variables
 
         backend = self.scheduler(scheduler)
         app = _final(app)

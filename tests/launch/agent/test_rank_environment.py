@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.agent.rank_starter import MeetingPoint, group_variables, rank_environment
+from torchloom.launch.agent.rank_environment import MeetingPoint, group_variables, rank_environment
 from torchloom.launch.protocol import ReplicaOrder
 from torchloom.launch.records.request import (
     LaunchRequest,

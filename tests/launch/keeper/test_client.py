@@ -12,7 +12,7 @@ import pytest
 from torchloom.launch.host import sockets
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.client import COLD, ForkChoice
-from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.protocol import KeeperRequest, RankOrder, ReplicaOrder
 
 STORE = {"LOOM_STORE": "file:///dev/shm/x/attempt-0"}

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from torchloom.errors import UserError
-from torchloom.launch.keeper.spawn import colon_proof, program
+from torchloom.launch.keeper.python_command import colon_proof, program
 
 
 @pytest.mark.parametrize(

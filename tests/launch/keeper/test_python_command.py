@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.launch.keeper.spawn import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.launch.keeper.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 
 
 @pytest.mark.parametrize(

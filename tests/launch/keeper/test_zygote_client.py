@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.keeper import fingerprint, zygote_client
-from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.unix import receive_message, send_message
 
 from ...harness.home import allowed, until
@@ -116,7 +116,7 @@ def test_ten_starters_start_one_zygote_which_leaves_when_it_is_told(runtime: Pat
     assert isinstance(zygote, zygote_client.ZygoteClient)
     start = (
         "import os, sys; from torchloom.launch.keeper import zygote_client as warm;"
-        "from torchloom.launch.keeper.spawn import PythonCommand;"
+        "from torchloom.launch.keeper.python_command import PythonCommand;"
         "warm.ZygoteClient(sys.argv[1], tuple(sys.argv[2:]), dict(os.environ)).start()"
     )
     words = [sys.executable, "-c", start, zygote.key, *zygote.words]

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.keeper import zygote_client
-from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.protocol import KeeperRequest
 from torchloom.launch.wire import Connection, WireMessage
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.keeper import zygote_client
-from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.unix import send_message
 
 from ...harness.home import until

@@ -60,7 +60,7 @@ def _interpreter(record: "RunRecord") -> str:
     """Return a Python that has torch: this one, else the one that the job used."""
     if importlib.util.find_spec("torch") is not None:
         return sys.executable
-    from torchloom.launch.keeper.spawn import PythonCommand
+    from torchloom.launch.keeper.python_command import PythonCommand
     from torchloom.launch.records.folder import RunFolder
 
     try:

@@ -161,7 +161,7 @@ class LocalSubmission:
 
     def _gains_by_warmth(self) -> bool:
         from torchloom.launch.keeper.client import is_worth_it
-        from torchloom.launch.keeper.spawn import PythonCommand
+        from torchloom.launch.keeper.python_command import PythonCommand
 
         launch: LaunchRequest = self._info.request.launch
         for role in launch.roles:

@@ -16,7 +16,7 @@ from torchloom.launch import wire
 from torchloom.launch.host import shared_memory, sockets
 from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.keeper.client import KeeperLink
-from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.protocol import ReplicaOrder
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.specs.dataclass import dataclass

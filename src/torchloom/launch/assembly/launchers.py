@@ -9,7 +9,7 @@ from pathlib import Path
 from torchloom.launch.assembly.topology import BadTopology, HostTopology, head_address
 from torchloom.launch.environments.world import World
 from torchloom.launch.hosts.host_lists import Style, render_hosts, same_host
-from torchloom.launch.keeper.spawn import colon_proof
+from torchloom.launch.keeper.python_command import colon_proof
 from torchloom.launch.shim import FOLDER
 from torchloom.launch.variables import MODULES_VARIABLE
 from torchloom.settings import LOOPBACK_NAMES

@@ -106,7 +106,7 @@ class LaunchCommand:
 
     def argv(self, python: str) -> tuple[str, ...]:
         """Return what a rank executes, with an interpreter where one is needed."""
-        from torchloom.launch.keeper.spawn import program
+        from torchloom.launch.keeper.python_command import program
 
         words = ("-m", self.module, *self.words) if self.module else self.words
         if self.as_torchrun and not self.module and not self.no_python:

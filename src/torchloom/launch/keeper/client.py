@@ -15,7 +15,7 @@ from torchloom.launch.host import descendants, sockets
 from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.fingerprint import locate, probe
-from torchloom.launch.keeper.spawn import PythonCommand
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.protocol import (
     FROM_KEEPER,
     BuryChild,

@@ -16,7 +16,7 @@ from torchloom.launch.host import sockets
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.keeper import fingerprint
 from torchloom.launch.keeper.fingerprint import InterpreterProbe, basics, locate, probe
-from torchloom.launch.keeper.spawn import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.launch.keeper.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.launch.protocol import (
     FROM_ZYGOTE,
     FileCheck,

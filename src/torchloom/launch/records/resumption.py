@@ -275,7 +275,7 @@ def _variables(request: LaunchRequest) -> str:
 
 
 def _check_words(argv: tuple[str, ...], cwd: str, env: Mapping[str, Any]) -> None:
-    from torchloom.launch.keeper.spawn import PythonCommand
+    from torchloom.launch.keeper.python_command import PythonCommand
 
     program = argv[0]
     if os.sep in program and not os.access(os.path.join(cwd, program), os.X_OK):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from torchloom.launch.agent.rank_starter import MeetingPoint, group_variables
+from torchloom.launch.agent.rank_environment import MeetingPoint, group_variables
 from torchloom.launch.protocol import (
     ForkRank,
     HostStore,

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from torchloom.launch.keeper import spawn
 from torchloom.launch.keeper.fingerprint import import_environment, locate
-from torchloom.launch.keeper.spawn import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.launch.keeper.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.specs.dataclass import dataclass
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any, NoReturn
 
-    from torchloom.launch.keeper.spawn import PythonCommand, What
+    from torchloom.launch.keeper.python_command import PythonCommand, What
 
 _IN_OBJECT = 24  # where a frame object points to the interpreter's own frame
 _PREVIOUS = {(3, 11): 48, (3, 12): 8, (3, 13): 8}  # where that points to the one below

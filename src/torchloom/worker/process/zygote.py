@@ -25,8 +25,9 @@ from torchloom.launch.host import sockets
 from torchloom.launch.host.descendants import JobShare, reap
 from torchloom.launch.host.sockets import SignalPipe
 from torchloom.launch.keeper import fingerprint, spawn, zygote_client
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.keeper.service import Keeper
-from torchloom.launch.keeper.spawn import PythonCommand, SpawnOrder
+from torchloom.launch.keeper.spawn import SpawnOrder
 from torchloom.launch.protocol import (
     TO_ZYGOTE,
     FileCheck,
