@@ -72,6 +72,17 @@ def test_a_store_that_is_not_there_has_no_checkpoints(world: World) -> None:
         storage.commit(Draft(100, 0, 1), manifest_of(100))
 
 
+def test_a_draft_shows_which_ranks_have_written(world: World) -> None:
+    draft = Draft(20, 0, 1)
+    assert world.storage.written(draft) == set()
+
+    for rank in (1, 0):
+        world.storage.write_shard(draft, shard_name(rank), [memoryview(b"part")])
+
+    assert world.storage.written(draft) == {shard_name(0), shard_name(1)}
+    assert world.storage.written(Draft(20, 1, 1)) == set()
+
+
 def test_a_draft_is_no_checkpoint(world: World) -> None:
     draft = write(world.storage, 100)
 

@@ -126,7 +126,7 @@ def test_what_is_wrong_on_the_agents_socket_is_dropped_and_counted_by_its_reason
 
     wrong = len(absurd.malformed(head()))
     expected = {"malformed": wrong - 1, "version": 1, "oversized": 2, "foreign_job": 2}
-    expected |= {"unregistered": 1, "foreign_rank": 2, "old_life": 1, "old_generation": 1}
+    expected |= {"unregistered": 1, "foreign_rank": 2, "old_incarnation": 1, "old_generation": 1}
     settle(lambda: dict(counts(plane)[0] - before), expected)
     lives(plane, job, pids)
 

@@ -27,7 +27,6 @@ from torchloom.rules.queue import (
     reasons,
     settle,
     step,
-    why,
 )
 
 
@@ -58,8 +57,8 @@ def test_nobody_overtakes_a_job_that_waits_for_room() -> None:
     state, done = after(HOST, job("a", 3), job("big", 4), job("small", 1))
 
     assert done == [Assign("a", (NodeShare("host", 3, 3),))]
-    assert why(state, "big") == "waits for room: needs 4 workers, 1 would fit now"
-    assert why(state, "small") == "waits behind big"
+    assert reasons(state)["big"] == "waits for room: needs 4 workers, 1 would fit now"
+    assert reasons(state)["small"] == "waits behind big"
 
 
 def test_a_submission_is_decided_as_if_everything_had_been_looked_at_again() -> None:
@@ -127,7 +126,7 @@ def test_an_owners_quota_holds_up_nobody_else() -> None:
     state, done = after(HOST, quota, job("a", 2), job("b", 1), job("c", 1, owner="bob"))
 
     assert [effect.job for effect in done] == ["a", "c"]
-    assert why(state, "b") == "waits for a quota: alice has 2 of 2 workers"
+    assert reasons(state)["b"] == "waits for a quota: alice has 2 of 2 workers"
     assert after(HOST, quota, job("d", 3))[1] == [
         Refuse("d", "unschedulable: needs 3 workers, alice may have 2")
     ]
@@ -141,7 +140,7 @@ def test_a_job_whose_node_is_lost_keeps_its_share_and_holds_up_nobody() -> None:
 
     assert [effect.job for effect in done] == ["a", "c"]
     assert state.free() == {"host": NodeCapacity(0), "other": NodeCapacity(0)}
-    assert why(state, "b") == "waits for room: needs 4 workers, 0 would fit now"
+    assert reasons(state)["b"] == "waits for room: needs 4 workers, 0 would fit now"
 
 
 def test_jobs_that_leave_together_are_not_given_the_room_that_others_of_them_wait_for() -> None:
@@ -249,7 +248,7 @@ class WhateverIsSubmitted(RuleBasedStateMachine):
     @invariant()
     def everybody_is_told_why(self) -> None:
         for job in self.state.waiting:
-            assert why(self.state, job)
+            assert reasons(self.state)[job]
 
 
 TestWhateverIsSubmitted = WhateverIsSubmitted.TestCase

@@ -66,7 +66,7 @@ def test_without_a_section_everything_is_kept() -> None:
         ("keep", "-1", "write how many runs"),
         ("keep", "²", "write how many runs"),
         ("keep", "9" * 5000, "write how many runs"),
-        ("log", "30d", "there is no such key; there are: runs, metrics, logs, dumps, keep"),
+        ("log", "30d", "unknown key; the keys are: runs, metrics, logs, dumps, keep"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_remedy(key: str, text: str, remedy: str) -> None:

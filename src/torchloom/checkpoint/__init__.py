@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchloom.checkpoint.manifest import Manifest, Shard
     from torchloom.checkpoint.s3 import S3Storage
     from torchloom.checkpoint.storage import Storage, open_storage, root_of
+    from torchloom.checkpoint.trainer_files import NotHashed, TrainerFile, TrainerFiles, survey
 
 _HOMES = {
     "errors": (
@@ -39,6 +40,7 @@ _HOMES = {
     "manifest": "Manifest Shard",
     "s3": "S3Storage",
     "storage": "Storage open_storage root_of",
+    "trainer_files": "NotHashed TrainerFile TrainerFiles survey",
 }
 
 __all__ = [
@@ -65,6 +67,10 @@ __all__ = [
     "Incomplete",
     "NotCommitted",
     "StoreUnavailable",
+    "NotHashed",
+    "TrainerFile",
+    "TrainerFiles",
+    "survey",
 ]
 
 

@@ -146,7 +146,7 @@ class Bucket:
         except FileNotFoundError:
             if absent:
                 raise
-            raise StoreUnavailable(self.root, "there is no such bucket") from None
+            raise StoreUnavailable(self.root, "the bucket does not exist") from None
         except (BaseError, OSError) as error:
             raise StoreUnavailable(self.root, _first_line(error)) from error
 
@@ -160,7 +160,9 @@ def _store(bucket: str, env: Mapping[str, str]) -> "S3Store":
             options[option] = value
     endpoint = options.get("endpoint", "")
     if endpoint and "access_key_id" not in options:
-        raise BadRoot("no key for the S3 store; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        raise BadRoot(
+            "no credentials for the S3 store; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     return S3Store(
         bucket,
         virtual_hosted_style_request=not endpoint,

@@ -6,6 +6,7 @@ CheckpointError
 ├── AlreadyCommitted    another, intact checkpoint of this step is there
 ├── Incomplete          a draft lacks a shard that its manifest names
 ├── Damaged             a committed checkpoint lacks bytes, or has others than were written
+├── NotHashed           what a trainer saved was removed or changed while it was read
 ├── Fenced              a newer generation of the run has begun; the older may not commit
 └── StoreUnavailable    the store did not answer, or is full; the same call may succeed later
 """
@@ -52,7 +53,7 @@ class AlreadyCommitted(CheckpointError):
 
     def __init__(self, root: str, step: int) -> None:
         self.step = step
-        super().__init__(f"step {step} is committed already in {root}, and intact: it stays")
+        super().__init__(f"step {step} is already committed in {root} and intact: it is kept")
 
 
 class Incomplete(CheckpointError):

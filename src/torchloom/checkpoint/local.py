@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: written beside, then renamed into place in one step.
+"""Checkpoints in a folder: written under another name, then renamed in one step.
 
 Commit, fence and removal hold one lock of the root, so that a generation that has been replaced
 cannot slip in behind the fence. Nothing but a rename makes a checkpoint, or ends it.
@@ -51,6 +51,15 @@ class LocalStorage(LocalReader):
                 disk.sync(folder)
         return written
 
+    def written(self, draft: Draft) -> set[str]:
+        """Return the names of the shards that a draft has, also of those being written."""
+        with contextlib.suppress(NotCommitted), self._opened() as root:
+            if self._disk.exists(root, draft.name):
+                with self._closing(self._disk.open_folder(root, draft.name)) as folder:
+                    names = self._disk.names(folder)
+                return {name for name in names if rank_of(name) is not None}
+        return set()
+
     def commit(self, draft: Draft, manifest: Manifest) -> str:
         """Make the draft the checkpoint of its step, all at once, and return its place."""
         manifest, text = sealed(draft, manifest)
@@ -65,7 +74,7 @@ class LocalStorage(LocalReader):
                     disk.rename_new(root, draft.name, folder_name(draft.step))
                 disk.sync(root)
         except NotCommitted:
-            raise Incomplete(draft.step, draft.name, "is not there") from None
+            raise Incomplete(draft.step, draft.name, "does not exist") from None
         return self.place_of(draft.step)
 
     def fence(self, generation: int) -> None:
@@ -105,7 +114,7 @@ class LocalStorage(LocalReader):
         return sorted(cleared)
 
     def discard(self, draft: Draft) -> None:
-        """Delete one draft that will not be committed; one that is not there is fine."""
+        """Delete one draft that will not be committed; one that does not exist is fine."""
         with contextlib.suppress(NotCommitted), self._opened() as root, self._locked(root):
             self._delete(root, draft.name)
 
@@ -134,7 +143,7 @@ class LocalStorage(LocalReader):
         disk = self._disk
         if not disk.exists(root, manifest.draft.name):
             self._require_other(root, manifest)
-            raise Incomplete(manifest.step, manifest.draft.name, "is not there")
+            raise Incomplete(manifest.step, manifest.draft.name, "does not exist")
         with self._closing(disk.open_folder(root, manifest.draft.name)) as folder:
             for shard in manifest.shards:
                 size = disk.size_at(folder, shard.name)

@@ -15,6 +15,7 @@ from typing import Any
 
 from torchloom.checkpoint.errors import BadManifest
 from torchloom.checkpoint.layout import LARGEST, Draft, rank_of, shard_name
+from torchloom.checkpoint.trainer_files import TrainerFiles
 
 FORMAT = 1
 LARGEST_TEXT = 16 * 2**20  # bytes of a whole manifest
@@ -44,6 +45,7 @@ class Manifest:
 
     `step` is the number of steps applied: the state is the one before step `step` begins. `knobs`
     is the position in the knob log. Metrics that are not finite are left out when it is written.
+    `trainer` is what the program's own trainer saved, if it owns the loop.
     """
 
     job_id: str
@@ -63,6 +65,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     trigger: str = ""
+    trainer: TrainerFiles | None = None
 
     @property
     def draft(self) -> Draft:
@@ -71,8 +74,9 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all shards."""
-        return sum(shard.size for shard in self.shards)
+        """Return the bytes of all shards and of the trainer's files."""
+        of_trainer = self.trainer.size if self.trainer is not None else 0
+        return sum(shard.size for shard in self.shards) + of_trainer
 
     def to_json(self) -> str:
         """Return the text that is committed."""
@@ -88,6 +92,8 @@ class Manifest:
                 for shard in self.shards
             ],
         }
+        if self.trainer is not None:
+            whole["trainer"] = self.trainer.to_dict()
         return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
     @classmethod
@@ -107,6 +113,7 @@ class Manifest:
             shards=_shards(_got(whole, "shards"), counts["world_size"]),
             versions={key: _word(value, key) for key, value in _table(whole, "versions")},
             metrics={key: _number(value, key) for key, value in _table(whole, "metrics")},
+            trainer=TrainerFiles.from_dict(whole["trainer"]) if "trainer" in whole else None,
         )
 
 
@@ -131,7 +138,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _got(whole: Mapping[str, Any], name: str) -> Any:
@@ -142,7 +149,7 @@ def _got(whole: Mapping[str, Any], name: str) -> Any:
 
 def _word(value: Any, name: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
-        raise BadManifest(f"{name[:80]!r} must be at most {_LONGEST} printable letters")
+        raise BadManifest(f"{name[:80]!r} must be at most {_LONGEST} printable characters")
     return value
 
 

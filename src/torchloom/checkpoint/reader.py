@@ -67,7 +67,9 @@ class LocalReader:
         with contextlib.suppress(NotCommitted), self._opened() as root:
             for step in self._committed(root):
                 with contextlib.suppress(BadManifest, NotCommitted, Damaged):
-                    self._check_sizes(root, self._manifest(root, step))
+                    manifest = self._manifest(root, step)
+                    self._check_sizes(root, manifest)
+                    require_trainer_files(manifest)
                     return step
         return None
 
@@ -119,6 +121,8 @@ class LocalReader:
             with self._shard(root, step, shard) as descriptor:
                 size, content = stream.hash_of(self._filling(descriptor), on_read)
             compare(step, shard, size, content)
+        if manifest.trainer is not None:
+            manifest.trainer.verify(step, on_read)
 
     def _filling(self, descriptor: int) -> Callable[[memoryview], int]:
         return lambda view: self._disk.read_into(descriptor, view)
@@ -189,6 +193,13 @@ def compare(step: int, shard: Shard, size: int, content: str) -> None:
         raise Damaged(step, shard.name, f"has {size} bytes, not {shard.size}")
     if content != shard.hash:
         raise Damaged(step, shard.name, "its bytes are not those that were committed")
+
+
+def require_trainer_files(manifest: Manifest) -> None:
+    """Raise Damaged if the program's trainer has removed what it saved."""
+    trainer = manifest.trainer
+    if trainer is not None and not trainer.exists():
+        raise Damaged(manifest.step, trainer.path, "no longer exists")
 
 
 def mark_name(nonce: str) -> str:

@@ -23,7 +23,7 @@ from torchloom.checkpoint.errors import (
 )
 from torchloom.checkpoint.layout import MANIFEST, Draft, folder_name, rank_of, step_of, writer_of
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
-from torchloom.checkpoint.reader import compare, mark_name
+from torchloom.checkpoint.reader import compare, mark_name, require_trainer_files
 from torchloom.checkpoint.storage import OnRead, Pace, Written, sealed
 
 _FENCE = "fence"  # a folder with one object for each generation: the highest counts
@@ -57,6 +57,10 @@ class S3Storage:
                 raise hashing.failed from None
             raise
         return hashing.written
+
+    def written(self, draft: Draft) -> set[str]:
+        """Return the names of the shards that a draft has."""
+        return {name for name in self._bucket.sizes(_shards(draft)) if rank_of(name) is not None}
 
     def commit(self, draft: Draft, manifest: Manifest) -> str:
         """Put the manifest where there is none, so that all its shards are the checkpoint."""
@@ -102,12 +106,16 @@ class S3Storage:
         for shard in manifest.shards:
             with self._shard(step, shard, manifest.draft) as fill:
                 compare(step, shard, *stream.hash_of(fill, on_read))
+        if manifest.trainer is not None:
+            manifest.trainer.verify(step, on_read)
 
     def latest(self) -> int | None:
         """Return the newest step whose manifest can be read and whose shards have their sizes."""
         for step in self.committed():
             with contextlib.suppress(BadManifest, NotCommitted, Damaged):
-                self._check_sizes(self.manifest(step))
+                manifest = self.manifest(step)
+                self._check_sizes(manifest)
+                require_trainer_files(manifest)
                 return step
         return None
 

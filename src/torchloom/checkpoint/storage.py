@@ -40,6 +40,10 @@ class Storage(Protocol):
         """
         ...
 
+    def written(self, draft: Draft) -> set[str]:
+        """Return the names of the shards that a draft has; a folder's may be being written."""
+        ...
+
     def commit(self, draft: Draft, manifest: Manifest) -> str:
         """Make the draft the checkpoint of its step, all at once, and return its place.
 

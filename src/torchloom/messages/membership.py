@@ -111,7 +111,7 @@ class Release(Message, frozen=True, tag="Release"):
 # Between the weaver and the process that launched a job. The heads of its messages have no rank.
 
 
-class Life(msgspec.Struct, frozen=True, array_like=True):
+class ProcessReport(msgspec.Struct, frozen=True, array_like=True):
     """One process of a rank: where it runs, and how it ended if it has.
 
     `life` numbers the processes of a rank in an attempt, from 1.
@@ -125,7 +125,7 @@ class Life(msgspec.Struct, frozen=True, array_like=True):
     why: str = ""  # it could not be started
 
 
-class Lives(Message, frozen=True, tag="Lives"):
+class ProcessReports(Message, frozen=True, tag="Lives"):
     """All processes that an attempt has had; sent at each change, and once a second.
 
     `lost` are nodes that are lost with all processes on them. `room` is how many ranks each node
@@ -133,7 +133,7 @@ class Lives(Message, frozen=True, tag="Lives"):
     """
 
     attempt: int
-    lives: tuple[Life, ...]
+    lives: tuple[ProcessReport, ...]
     room: dict[str, int] = {}
     lost: tuple[str, ...] = ()
     store: str = ""  # of the newest generation for which one was ordered, once it exists
@@ -166,7 +166,7 @@ class MakeStore(Message, frozen=True, tag="MakeStore"):
     node: str
 
 
-class EndLife(Message, frozen=True, tag="EndLife"):
+class EndProcess(Message, frozen=True, tag="EndLife"):
     """End one process of a rank at once; one that was not started yet never will be."""
 
     epoch: int
@@ -187,5 +187,5 @@ class Restart(Message, frozen=True, tag="Restart"):
 
 FromMember: TypeAlias = Training | Broke | Arrived | Restored | NotRestored | Finished
 ToMember: TypeAlias = JoinGeneration | Transfer | Go | LetStand | Release
-MembershipReport: TypeAlias = FromMember | Lives
-ToLaunch: TypeAlias = Watch | Fork | MakeStore | EndLife | Restart
+MembershipReport: TypeAlias = FromMember | ProcessReports
+ToLaunch: TypeAlias = Watch | Fork | MakeStore | EndProcess | Restart

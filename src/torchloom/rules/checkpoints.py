@@ -239,9 +239,12 @@ def _facts_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a manifest can hold of a rank's other facts."""
     texts = {name: _text(facts.get(name)) for name in ("strategy", "backend", "trigger")}
     flags = {name: facts.get(name) is True for name in ("optimizer_state", "rng_state")}
+    trainer = facts.get("trainer")
+    of_trainer = {"trainer": trainer} if isinstance(trainer, dict) else {}
     return {
         **texts,
         **flags,
+        **of_trainer,  # what the program's trainer saved; the manifest checks it
         "epoch": _count(facts.get("epoch")) or 0,
         "not_finite": facts.get("not_finite") is True,  # a loss, when this was saved
         "versions": {_text(name): _text(text) for name, text in _items(facts.get("versions"))},

@@ -8,7 +8,6 @@ change copies the map, so reports of many agents are registered together, in one
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 _LOST = {
     46: "the GPU stopped processing",
@@ -201,36 +200,6 @@ def _joined(old: MappedRank, new: MappedRank) -> MappedRank:
     return MappedRank(
         new.id, old.devices | new.devices, new.replica or old.replica, new.node or old.node
     )
-
-
-def to_dict(drmap: DRMap) -> dict[str, Any]:
-    """Return the map as plain values, the same ones for equal maps."""
-    processes = sorted(drmap.processes.values(), key=lambda process: process.id)
-    return {
-        "version": drmap.version,
-        "processes": {
-            str(p.id): {"devices": sorted(p.devices), "replica": p.replica, "node": p.node}
-            for p in processes
-        },
-        "health": {
-            device: {"state": health.state.value, "reason": health.reason}
-            for device, health in sorted(drmap.health.items())
-        },
-    }
-
-
-def from_dict(stored: Mapping[str, Any]) -> DRMap:
-    """Read back what `to_dict` gave."""
-    processes = (
-        MappedRank(RankId.parse(name), frozenset(p["devices"]), p["replica"], p["node"])
-        for name, p in stored["processes"].items()
-    )
-    health = {
-        device: DeviceHealth(DeviceState(was["state"]), was["reason"])
-        for device, was in stored["health"].items()
-    }
-    drmap = DRMap().replace_process(*processes)
-    return replace(drmap, health=health, version=stored["version"])
 
 
 class Blame(StrEnum):

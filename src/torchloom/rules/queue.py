@@ -262,11 +262,6 @@ def settle(state: State) -> tuple[State, tuple[Effect, ...]]:
     return _settle(state, _in_turn(state))
 
 
-def why(state: State, job: str) -> str:
-    """Say what a waiting job waits for."""
-    return reasons(state)[job]
-
-
 def reasons(state: State) -> dict[str, str]:
     """Return what every waiting job waits for, the next job first."""
     found, keeps, ahead, first = {}, _Keeping(state), 0, ""

@@ -15,6 +15,14 @@ What: TypeAlias = Literal["run", "metrics", "logs", "dumps"]
 SECTION = "retention"
 AGES = ("runs", "metrics", "logs", "dumps")
 KEEP = 100  # runs that ended last and stay whatever their age
+KEYS: Mapping[str, tuple[str, str]] = {  # of the section: default and meaning
+    "runs": ("never", "Age after which an ended run is removed: folder, logs, metrics, commands"),
+    "metrics": ("never", "Age after which the curves of an ended run are removed"),
+    "logs": ("never", "Age after which the logs of an ended run are removed"),
+    "dumps": ("never", "Age after which stacks of hung ranks are removed"),
+    "keep": (str(KEEP), "Number of newest ended runs that are kept whatever their age"),
+    "pinned": ("", "Ids, names or tags of runs that are kept, separated by spaces or commas"),
+}
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _AGE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([mhdw])")
 _FOREVER = ("never", "forever")
@@ -71,10 +79,9 @@ class Removal:
 
 def limits_of(values: Mapping[str, str]) -> RetentionLimits:
     """Parse a section of a config file; raises BadRetention."""
-    known = (*AGES, "keep", "pinned")
     for key, text in values.items():
-        if key not in known:
-            raise BadRetention(key, text, f"there is no such key; there are: {', '.join(known)}")
+        if key not in KEYS:
+            raise BadRetention(key, text, f"unknown key; the keys are: {', '.join(KEYS)}")
     texts = {key: _bare(text) for key, text in values.items()}
     ages = {key: _age(key, text) for key, text in texts.items() if key in AGES}
     keep = _count("keep", texts["keep"]) if "keep" in texts else KEEP
@@ -138,7 +145,7 @@ def _age(key: str, text: str) -> float | None:
 
 def _count(key: str, text: str) -> int:
     if re.fullmatch(r"[0-9]{1,9}", text) is None:
-        raise BadRetention(key, text, "write how many runs stay whatever their age, such as 100")
+        raise BadRetention(key, text, "write how many runs to keep whatever their age, such as 100")
     return int(text)
 
 

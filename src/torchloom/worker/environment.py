@@ -17,7 +17,9 @@ JOB_VARIABLE = "LOOM_JOB"
 JOB_SPEC_VARIABLE = "LOOM_JOB_SPEC"  # the submitted job, as JSON
 ATTEMPT_VARIABLE = "LOOM_ATTEMPT"
 GENERATION_VARIABLE = "LOOM_GENERATION"
-LIFE_VARIABLE = "LOOM_LIFE"  # number of the rank's process; set only if live recovery is possible
+INCARNATION_VARIABLE = (
+    "LOOM_LIFE"  # number of the rank's process; set if ranks are replaced one by one
+)
 PAGE_VARIABLE = "LOOM_PAGE"  # the file of the rank's progress page
 STORE_VARIABLE = "LOOM_STORE"  # where the ranks of a generation agree
 CHECKPOINT_ROOT_VARIABLE = "LOOM_CHECKPOINT_ROOT"
@@ -27,6 +29,7 @@ OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later continu
 
 # Set by the user.
 ATTACH_VARIABLE = "LOOM_ATTACH"  # 0: no threadlet in programs that do not call `loom.init`
+ATTACH_SKIP_VARIABLE = "LOOM_ATTACH_SKIP"  # adapters that are not installed, by name
 DIGESTS_VARIABLE = "LOOM_DIGESTS"  # a folder for digests of every tensor at every step
 HANG_VARIABLE = "LOOM_HANG"  # what happens to a rank without progress
 HANG_LIMIT_VARIABLE = "LOOM_HANG_LIMIT"  # seconds without progress until that happens

@@ -39,7 +39,7 @@ def test_an_undo_can_be_undone_and_then_the_change_counts_again() -> None:
     audit = [change(1, lr=1), change(2, undo="c1", lr=0)]
 
     assert undo(audit) == NoUndo("no change of knobs is in force")
-    assert undo(audit, "c1") == NoUndo("change c1 is undone already")
+    assert undo(audit, "c1") == NoUndo("change c1 is already undone")
     assert undo(audit, "c2") == Undo("c2", {"lr": 0})
     assert undo([*audit, change(3, undo="c2", lr=1)]) == Undo("c1", {"lr": 0})
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_taken_back_is_said_in_words() -> None:
     assert undo(audit, "c1") == NoUndo(
         "lr was changed again by c3; undo that first, or set a value"
     )
-    assert undo(audit, "c2") == NoUndo("change c2 came to nothing: why")
+    assert undo(audit, "c2") == NoUndo("change c2 had no effect: why")
     assert undo(audit, "c4") == NoUndo(
-        "change c4 is yet to act before step 20; undo it when it has"
+        "change c4 has not taken effect yet before step 20; undo it afterwards"
     )

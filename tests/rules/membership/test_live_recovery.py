@@ -9,7 +9,7 @@ from torchloom.messages.base import NO_RANK, VERSION, Head
 from torchloom.messages.membership import (
     Arrived,
     Broke,
-    EndLife,
+    EndProcess,
     Finished,
     Fork,
     Given,
@@ -123,7 +123,7 @@ def fork(who: MemberProcess, generation: int, attempt: int = 1) -> Send:
 
 
 def end(who: MemberProcess, reason: str, attempt: int = 1) -> Send:
-    return Send(who, EndLife(head(-1), 0, attempt, who.rank, who.life, reason))
+    return Send(who, EndProcess(head(-1), 0, attempt, who.rank, who.life, reason))
 
 
 def transfer(who: MemberProcess, generation: int, plan: GenerationPlan) -> Send:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchloom.messages.membership import EndLife, Fork, MakeStore
+from torchloom.messages.membership import EndProcess, Fork, MakeStore
 from torchloom.rules.membership.election import RecoveryMode, inherits
 from torchloom.rules.membership.events import Exited, ForkFailed, Registered, Send, StoreMade
 from torchloom.rules.membership.faults import Fence
@@ -85,7 +85,7 @@ class Node:
         if not self.is_heard or boots != self.boots:
             return
         message = order.message if isinstance(order, Send) else None
-        is_of_one = message is not None and not isinstance(message, EndLife)
+        is_of_one = message is not None and not isinstance(message, EndProcess)
         generation = message.head.generation if is_of_one else self.fence.generation
         self.fence, is_admitted = self.world.laws.admit(self.fence, epoch, generation)
         if not is_admitted:
@@ -99,7 +99,7 @@ class Node:
                 self.say(StoreMade(generation))
             case Fork():
                 self.fork(MemberProcess(message.rank, message.life, message.node), generation, mode)
-            case EndLife():
+            case EndProcess():
                 self.kill(order.who)
             case _:
                 process = self.processes.get(order.who.rank)

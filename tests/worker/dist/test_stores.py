@@ -61,8 +61,8 @@ def test_all_ranks_of_a_recorded_job_find_the_same_meeting(recorded: Recorded) -
     ("world", "env", "place", "host", "why"),
     [
         (World("openmpi"), {}, FAR, "a", "set MASTER_ADDR to its host for all of them"),
-        (World("plain"), {"MASTER_PORT": "x"}, FAR, "a", "MASTER_PORT='x' is no port"),
-        (World("plain"), {"MASTER_PORT": "70000"}, FAR, "a", "MASTER_PORT='70000' is no port"),
+        (World("plain"), {"MASTER_PORT": "x"}, FAR, "a", "MASTER_PORT='x' is not a port"),
+        (World("plain"), {"MASTER_PORT": "70000"}, FAR, "a", "MASTER_PORT='70000' is not a port"),
         (
             World("slurm", ("a", "b")),
             {},
@@ -70,7 +70,7 @@ def test_all_ranks_of_a_recorded_job_find_the_same_meeting(recorded: Recorded) -
             "b.site",
             "rank 0 is on b.site, not on the first host, a: set MASTER_ADDR=b.site",
         ),
-        (World("slurm", ("localhost", "b")), {}, FAR, "b", "localhost is no address"),
+        (World("slurm", ("localhost", "b")), {}, FAR, "b", "localhost is not an address"),
     ],
 )
 def test_where_nobody_can_know_the_place_the_variable_to_set_is_named(

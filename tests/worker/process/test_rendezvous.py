@@ -315,7 +315,8 @@ def test_installing_imports_neither_torch_nor_anything_slow() -> None:
 
     ours = ["torchloom", "torchloom.worker", "torchloom.worker.process"]
     ours = ["__future__", *ours, "torchloom.worker.process.rendezvous"]
-    assert done.stdout == f"_RendezvousFinder {ours}\n"
+    ours += ["torchloom.worker.threadlet", "torchloom.worker.threadlet.import_hook"]
+    assert done.stdout == f"_HookFinder {ours}\n"
 
 
 STAND_IN = {

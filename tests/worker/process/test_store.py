@@ -148,9 +148,9 @@ def test_a_terminals_interrupt_does_not_end_the_store(listener: socket.socket) -
     [
         ("socket.create_server(('0.0.0.0', 0))", "listens on all addresses; bind it to one"),
         ("socket.create_server(('::', 0), family=socket.AF_INET6)", "listens on all addresses"),
-        ("socket.socket()", "is no listening TCP socket; bind and listen first"),
-        ("socket.socketpair()[0]", "is no listening TCP socket; bind and listen first"),
-        ("open('/dev/null')", "is no socket"),
+        ("socket.socket()", "is not a listening TCP socket; bind and listen first"),
+        ("socket.socketpair()[0]", "is not a listening TCP socket; bind and listen first"),
+        ("open('/dev/null')", "is not a socket"),
     ],
 )
 def test_what_is_no_listening_socket_of_one_address_is_refused(make: str, message: str) -> None:

@@ -102,7 +102,9 @@ def test_a_rank_is_killed_and_every_step_has_the_bits_of_an_undisturbed_run(
     assert [survivor[0]["generation"], survivor[-1]["generation"]] == [0, 1]
 
 
-@pytest.mark.parametrize("told", [{"loader": "stock"}, {"workers": 1}])
+@pytest.mark.parametrize(
+    "told", [{"loader": "stock"}, {"loader": "generators"}, {"workers": 1}], ids=str
+)
 def test_loaders_that_are_not_ours_and_workers_deal_the_same_batches(
     jobs: Jobs, told: dict[str, Any]
 ) -> None:
@@ -233,9 +235,10 @@ def _state(pid: int) -> str:
 
 
 def test_a_program_that_leaves_its_loop_waits_for_nobody(jobs: Jobs) -> None:
-    weaver = jobs.run(leave=4)
+    weaver = jobs.run(leave=4, gate=4)
 
-    assert {one.step for one in weaver.of(Finished)} == {5}
+    said = {(one.head.rank, one.step) for one in weaver.of(Finished)}
+    assert said == {(rank, 5) for rank in range(WORLD)}
     assert [rows(weaver, rank)[-1]["ended"] for rank in range(WORLD)] == [5] * WORLD
 
 

@@ -138,8 +138,9 @@ def test_torch_is_waited_for_and_not_imported() -> None:
     script = """
 import os, sys
 os.environ.update(RANK="1", WORLD_SIZE="2")
-from torchloom.worker.recovery import group_hooks as early, leave as leaving, standin
-early.install({"LOOM_STANDIN": "1"})
+from torchloom.worker.recovery import leave as leaving, standin
+leaving.watch()
+standin.install()
 assert "torch" not in sys.modules and "msgspec" not in sys.modules, "imported too much"
 import torch.distributed as dist
 dist.init_process_group("gloo", init_method="env://")

@@ -161,8 +161,6 @@ class Weaver:
 
     def run(self, limit: float = LIMIT) -> None:
         """Have the job done; every rank ends well in the end."""
-        if not self.changes:
-            (self.folder / "go").touch()
         for rank in range(self.world):
             self._start(rank)
         deadline = time.monotonic() + limit
@@ -259,7 +257,7 @@ class Weaver:
             case Training() if self._phase == "starting" and not message.why:
                 self._done.add(rank)
                 if len(self._done) == self.world:
-                    self._phase, self._done = "training", set()
+                    self._train()
             case Broke() if generation == self.generation and self._phase == "training":
                 pass  # a death explains it, or the test says what to do
             case Broke():
@@ -276,7 +274,7 @@ class Weaver:
             case Restored() if generation == self.generation and self._phase == "moving":
                 self._done.add(rank)
                 if len(self._done) == self.world:
-                    self._phase, self._done = "training", set()
+                    self._train()
                     self._tell(Go, 1, self._start_step)
                     self.on_go(self.generation)
             case NotRestored() if generation == self.generation and self._phase == "moving":
@@ -285,11 +283,18 @@ class Weaver:
                 self._done.add(rank)
                 if len(self._done) == self.world:
                     self._phase = "released"
+                    (self.folder / "released").touch()
                     self._tell(Release, 1)
             case Finished() if generation < self.generation:
                 self._say(rank, JoinGeneration, 1)
             case Finished() if self._phase == "released":
                 self._say(rank, Release, 1)
+
+    def _train(self) -> None:
+        """Note that all are in the loop; those at the gate pass when nothing is to be changed."""
+        self._phase, self._done = "training", set()
+        if not self.changes:
+            (self.folder / "go").touch()
 
     def _offer(self) -> None:
         """Have knobs changed, once all ranks have them: then they wait for a file."""

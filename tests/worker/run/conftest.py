@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from torchloom.checkpoint import AlreadyCommitted, Draft, Manifest, Shard, Storage, open_storage
+from torchloom.checkpoint import (
+    AlreadyCommitted,
+    Draft,
+    Manifest,
+    Shard,
+    Storage,
+    TrainerFiles,
+    open_storage,
+)
 from torchloom.messages.plane import Event, Goodbye
 
 from ...harness.forked_ranks import Zygote, free_port, seats, warm_zygote
@@ -115,6 +123,7 @@ def _manifest(step: int, by: dict[int, Row]) -> tuple[Draft, Manifest]:
         **{name: first[name] for name in ("epoch", "world_size", "strategy", "backend")},
         **{name: first[name] for name in ("optimizer_state", "rng_state", "versions", "metrics")},
         **{name: first[name] for name in ("generation", "attempt", "trigger")},
+        trainer=TrainerFiles.from_dict(first["trainer"]) if "trainer" in first else None,
     )
     return Draft(step, first["generation"], first["attempt"]), manifest
 

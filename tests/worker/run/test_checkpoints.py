@@ -114,7 +114,7 @@ def test_a_stop_that_gives_devices_back_saves_in_any_case(lives: Lives) -> None:
 def test_without_an_agent_nothing_is_written_and_a_line_says_so(lives: Lives) -> None:
     lives.run(1, checkpointing={"every_n_steps": 4}, env={"LOOM_AGENT": ""})
 
-    assert "loom: no checkpoints are made: there is no agent to commit" in lives.printed[0]
+    assert "loom: no checkpoints are saved: there is no agent to commit" in lives.printed[0]
     assert not lives.root.exists()
 
 

@@ -81,6 +81,21 @@ def test_a_position_is_enough_to_go_on_with_the_same_samples(workers: dict[str, 
     assert again.state_dict() == {"epoch": 2, "dealt": 0}
 
 
+@pytest.mark.parametrize("more", [{}, {"drop_last": True}, {"num_workers": 1}], ids=str)
+@pytest.mark.process
+def test_a_loader_says_which_batch_ends_its_epoch(more: dict[str, Any]) -> None:
+    one = loader(dataset=Noisy(10), **more)
+
+    ends = [one.is_epoch_done for _ in range(2) for _ in one]
+    again = loader(dataset=Noisy(10), **more)
+    again.load_state_dict({"epoch": 1, "dealt": 4})
+    rest = [again.is_epoch_done for _ in again]
+
+    epoch = [False, True] if "drop_last" in more else [False, False, True]
+    assert ends == epoch * 2
+    assert rest == epoch[1:]
+
+
 def test_ranks_deal_an_epoch_among_themselves_and_others_take_up_the_rest() -> None:
     before = [loader(Place(rank, 4), Noisy(43)) for rank in range(4)]
     batches = [iter(one) for one in before]
@@ -125,7 +140,7 @@ def test_a_dataset_that_makes_whole_batches_is_asked_for_them() -> None:
     [
         ({"dataset": iter([1])}, "run.loader takes a dataset with a length"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"sampler": [1]}, "run.loader deals the samples itself: leave sampler out"),
+        ({"sampler": [1]}, "run.loader divides the samples itself: leave sampler out"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused(more: dict[str, Any], said: str) -> None:
@@ -138,5 +153,5 @@ def test_what_cannot_be_dealt_is_refused(more: dict[str, Any], said: str) -> Non
 def test_fewer_samples_than_ranks_are_refused() -> None:
     from torchloom.worker.run.loader import BadData
 
-    with pytest.raises(BadData, match="a dataset of 3 samples cannot be dealt to 4 ranks"):
+    with pytest.raises(BadData, match="a dataset of 3 samples cannot be divided among 4 ranks"):
         next(iter(loader(Place(0, 4), Noisy(3))))

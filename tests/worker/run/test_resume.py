@@ -92,6 +92,14 @@ def test_what_joins_the_ranks_can_be_built_anew_between_two_steps(lives: Lives) 
     assert again == whole
 
 
+def test_the_switch_of_ddp_leaves_out_the_averages_that_no_sync_leaves_out(lives: Lives) -> None:
+    expected = lives.run(3, dropout=0.3, accumulate=3)
+
+    found = lives.run(3, dropout=0.3, accumulate=3, switch=True)
+
+    assert found == expected
+
+
 def test_each_sample_of_an_epoch_is_seen_once_over_two_lives_with_other_ranks(
     lives: Lives,
 ) -> None:

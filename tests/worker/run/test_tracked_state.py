@@ -1,5 +1,6 @@
 """What checkpoints carry of a program: told, and put back into what is there."""
 
+import random
 from typing import Any
 
 import pytest
@@ -98,15 +99,51 @@ def test_gradients_are_carried_only_while_they_are_added_up() -> None:
     [
         ({"ema": 3}, "ema is a int without state_dict and load_state_dict"),
         ({"model": "wrapped"}, "model is wrapped, so it is tracked already"),
+        ({"numbers": "two"}, "another object is tracked as 'numbers'"),
     ],
 )
 def test_what_cannot_be_tracked_is_refused(tracked: Any, said: str) -> None:
     from torchloom.worker.run.tracked_state import BadTrackedState
 
     made = {name: trained(0)[0] if one == "wrapped" else one for name, one in tracked.items()}
+    one = things(**({"numbers": random.Random(1)} if "numbers" in made else {}))
 
     with pytest.raises(BadTrackedState, match=said):
-        things(**made)
+        one.track({**made, "numbers": random.Random(1)} if "numbers" in made else made)
+
+
+def test_generators_of_the_program_are_carried_like_other_state() -> None:
+    import numpy
+    import torch
+
+    def made(seed: int) -> dict[str, Any]:
+        old = numpy.random.RandomState(seed)
+        new = {
+            "torch": torch.Generator().manual_seed(seed),
+            "numpy": numpy.random.default_rng(seed),
+        }
+        return {**new, "old": old, "random": random.Random(seed)}
+
+    def drawn(torch_: Any, numpy_: Any, old: Any, random_: Any) -> list[float]:
+        return [
+            torch.rand(3, generator=torch_).tolist(),
+            *(numpy_.random(3)),
+            old.rand(),
+            random_.random(),
+        ]
+
+    first, second = made(1), made(2)
+    before = things(**first)
+    drawn(*first.values())
+    own = before.own()
+    expected = drawn(*first.values())
+
+    after = things(**second)
+    missing = after.put_back({"models": {}, "tracked": {}}, own)
+
+    assert missing == []
+    assert drawn(*second.values()) == expected
+    after.track(second)  # the same ones again
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_name() -> None:

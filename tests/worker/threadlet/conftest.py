@@ -16,6 +16,10 @@ from ...harness.forked_ranks import Zygote, seats, warm_zygote
 from .fake_agent import FakeAgent, listening
 
 SCRIPTS = Path(__file__).parent / "scripts"
+_CLOSED = """
+from torchloom.worker.threadlet.threadlet import current
+current().close()
+"""
 
 
 class Ranks:
@@ -26,12 +30,16 @@ class Ranks:
         self.agent = agent
         self._zygote = zygote
         self._pool = ThreadPoolExecutor(1)
+        self._starts = 0
 
     def start(
         self, script: str, world: int = 1, attach: bool = True, **more: str
     ) -> "Future[list[tuple[int, str]]]":
         """Start a script of `scripts`; the future has exit codes and what was printed."""
-        store = f"file://{self.folder}/store" if world > 1 else ""
+        self._starts += 1  # each generation has a store of its own
+        meeting = self.folder / f"meeting-{self._starts}"
+        meeting.mkdir()
+        store = f"file://{meeting}/store" if world > 1 else ""
         told = seats(world, 1, store, LOOM_JOB="job", LOOM_ROLE="trainer", LOOM_NODE="here", **more)
         for rank, seat in enumerate(told):
             seat["OUT"] = str(self.folder / f"rank-{rank}")
@@ -45,6 +53,16 @@ class Ranks:
     def run(self, script: str, world: int = 1, attach: bool = True, **more: str) -> list[str]:
         """Run a script to its end; return what each rank printed."""
         return self.printed(self.start(script, world, attach, **more))
+
+    def run_and_close(self, script: str, world: int = 1, **more: str) -> list[str]:
+        """Do the same, and send what was logged last, as an interpreter's exit does."""
+        return self.run(self.closing(script), world, **more)
+
+    def closing(self, script: str) -> str:
+        """Return a script that does the same, and at its end what an interpreter's exit does."""
+        path = self.folder / "closing.py"
+        path.write_text((SCRIPTS / script).read_text() + _CLOSED)
+        return str(path)
 
     def printed(self, running: "Future[list[tuple[int, str]]]") -> list[str]:
         """Return what each rank printed, once all ended well and were heard out."""

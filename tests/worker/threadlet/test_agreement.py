@@ -234,8 +234,8 @@ def test_what_cannot_be_done_is_refused_in_words(ranks: Ranks) -> None:
         "lr takes a finite number, not 'fast'",
         "lr must be at least 0, not -1.0",
         "lr takes a finite number, not nan",
-        "no knob 'opt2.lr'; there are lr, weight_decay, momentum",
-        "no knob ''; there are lr, weight_decay, momentum",
+        "no knob 'opt2.lr'; known: lr, weight_decay, momentum",
+        "no knob ''; known: lr, weight_decay, momentum",
         "the program has no way to save: add one with run.on('checkpoint', f), or pass"
         " its state to run.wrap and run.track",
     ]

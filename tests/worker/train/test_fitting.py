@@ -28,7 +28,7 @@ def test_what_goes_together_is_taken(model: str, dataset: str) -> None:
 @pytest.mark.parametrize(
     ("model", "dataset", "path", "words"),
     [
-        ("mpl", "synthetic", "model", "no 'mpl'; did you mean 'mlp'?; there are: mlp, cnn,"),
+        ("mpl", "synthetic", "model", "no 'mpl'; did you mean 'mlp'?; known: mlp, cnn,"),
         ("MLP", "synthetic", "model", "no 'MLP'"),
         ("module", "synthetic", "model", "no 'module'"),
         ("mlp", "syntetic", "dataset", "no 'syntetic'; did you mean 'synthetic'?"),

@@ -12,7 +12,7 @@ from torchloom.worker.train.hyperparameters import LIVE, TABLE, Hyper, hyper_of
 
 from .jobs import job
 
-DOCS = Path(__file__).parents[3] / "docs" / "train.md"
+DOCS = Path(__file__).parents[3] / "docs" / "internals" / "train.md"
 
 
 def problem(spec: JobSpec) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def test_values_are_taken_as_the_type_that_is_wanted() -> None:
     ("given", "path", "words"),
     [
         ({"epoch": 3}, "epoch", "unknown hyperparameter; did you mean 'epochs'?"),
-        ({"zzzz": 3}, "zzzz", f"unknown hyperparameter; there are: {', '.join(TABLE)}"),
+        ({"zzzz": 3}, "zzzz", f"unknown hyperparameter; known: {', '.join(TABLE)}"),
         ({"lr": "fast"}, "lr", "expected a number from 0 to 100, got 'fast'"),
         ({"lr": None}, "lr", "expected a number from 0 to 100, got None"),
         ({"lr": True}, "lr", "expected a number from 0 to 100, got True"),
@@ -48,13 +48,13 @@ def test_values_are_taken_as_the_type_that_is_wanted() -> None:
         ({"epochs": 2.5}, "epochs", "expected a whole number from 1 to 1048576, got 2.5"),
         ({"epochs": 0}, "epochs", "must be 1 to 1048576, is 0"),
         ({"batch_size": "64"}, "batch_size", "a whole number from 1 to 1048576, got '64'"),
-        ({"optimizer": "adma"}, "optimizer", "no 'adma'; did you mean 'adam'?; there are: adam,"),
-        ({"amp": True}, "amp", "no True; there are: off, bf16, fp16"),
-        ({"schedule": 1}, "schedule", "no 1; there are: constant, linear, cosine, step, onecycle"),
-        ({"momentum": 0.9}, "momentum", "is for optimizer sgd, not adam: take it out"),
-        ({"gamma": 0.5}, "gamma", "is for schedule step, not constant: take it out"),
-        ({"width": 64}, "width", "is for model transformer, not mlp: take it out"),
-        ({"context": 9}, "context", "is for dataset text, not synthetic: take it out"),
+        ({"optimizer": "adma"}, "optimizer", "no 'adma'; did you mean 'adam'?; known: adam,"),
+        ({"amp": True}, "amp", "no True; known: off, bf16, fp16"),
+        ({"schedule": 1}, "schedule", "no 1; known: constant, linear, cosine, step, onecycle"),
+        ({"momentum": 0.9}, "momentum", "is for optimizer sgd, not adam: remove it"),
+        ({"gamma": 0.5}, "gamma", "is for schedule step, not constant: remove it"),
+        ({"width": 64}, "width", "is for model transformer, not mlp: remove it"),
+        ({"context": 9}, "context", "is for dataset text, not synthetic: remove it"),
         ({"schedule": "onecycle", "warmup_steps": 3}, "warmup_steps", "is for schedule constant"),
     ],
 )

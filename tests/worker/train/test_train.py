@@ -191,7 +191,7 @@ def test_an_error_of_ones_own_function_is_shown_as_python_shows_it(train: Train)
             "module:json.dumps returned str: it must return a torch",
         ),
         (words(model="transformer", dataset="module:mine.line"), "model: transformer does not fit"),
-        (words(dataset="module:mine.line"), "dataset: module:mine.line does not tell how many"),
+        (words(dataset="module:mine.line"), "dataset: module:mine.line does not say how many"),
         (words({"amp": "fp16"}), "hyperparameters.amp: fp16 needs a GPU"),
         (words(resources={"gpus_per_worker": 1}), "resources.gpus_per_worker: is 1, and this"),
     ],

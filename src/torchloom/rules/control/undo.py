@@ -161,17 +161,17 @@ def _newest(changes: list[CommandEntry]) -> Undo | NoUndo:
 def _named(changes: list[CommandEntry], entry: CommandEntry) -> Undo | NoUndo:
     if entry.status in _OPEN:
         step = "" if entry.step is None else f" before step {entry.step}"
-        return NoUndo(f"change {entry.id} is yet to act{step}; undo it when it has")
+        return NoUndo(f"change {entry.id} has not taken effect yet{step}; undo it afterwards")
     if entry.status is not Status.APPLIED or not entry.acks:
-        return NoUndo(f"change {entry.id} came to nothing: {entry.why or entry.status}")
+        return NoUndo(f"change {entry.id} had no effect: {entry.why or entry.status}")
     if entry.id in _undone(changes):
-        return NoUndo(f"change {entry.id} is undone already")
+        return NoUndo(f"change {entry.id} is already undone")
     if newer := _newer(changes, entry):
         names = ", ".join(sorted(newer.command.payload.keys() & entry.command.payload.keys()))
         return NoUndo(f"{names} was changed again by {newer.id}; undo that first, or set a value")
     values = _before(entry)
     if values is None:
-        return NoUndo(f"the value before change {entry.id} is not known; set a value instead")
+        return NoUndo(f"the value before change {entry.id} is unknown; set a value instead")
     return Undo(entry.id, values)
 
 

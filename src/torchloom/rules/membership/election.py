@@ -22,9 +22,9 @@ def page_for(start: int) -> int | None:
     return start - 1 if start > 0 else None
 
 
-def inherits(last: int, life: int) -> bool:
+def inherits(last: int, number: int) -> bool:
     """Return whether what a node has for a rank is of the process before; else it is stale."""
-    return last == life - 1
+    return last == number - 1
 
 
 def newest_copy(held: Mapping[int, Copies], ranks: int) -> int | None:

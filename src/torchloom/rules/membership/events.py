@@ -8,7 +8,7 @@ is. Every order may be given twice.
 
 from dataclasses import dataclass
 
-from torchloom.messages.membership import EndLife, Fork, FromMember, MakeStore, ToMember
+from torchloom.messages.membership import EndProcess, Fork, FromMember, MakeStore, ToMember
 from torchloom.rules.membership.election import Cause, Copies, GenerationPlan, RecoveryMode
 from torchloom.rules.membership.seats import MemberProcess
 
@@ -131,7 +131,7 @@ class Send:
     """Send a message to a process, or to the launch process about it."""
 
     who: MemberProcess
-    message: ToMember | Fork | MakeStore | EndLife
+    message: ToMember | Fork | MakeStore | EndProcess
 
 
 @dataclass(frozen=True, slots=True)

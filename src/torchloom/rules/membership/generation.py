@@ -13,7 +13,7 @@ import msgspec
 
 from torchloom.messages.base import NO_RANK, VERSION, Head
 from torchloom.messages.membership import (
-    EndLife,
+    EndProcess,
     Fork,
     Given,
     Go,
@@ -185,7 +185,7 @@ def order_end(record: GenerationRecord, who: MemberProcess) -> Send:
 def end_process(record: GenerationRecord, who: MemberProcess, reason: str) -> Send:
     """Order the end of one process; no other process of its rank is meant."""
     head = Head(VERSION, "", NO_GENERATION, NO_RANK, "")
-    return Send(who, EndLife(head, NO_EPOCH, record.attempt, who.rank, who.life, reason))
+    return Send(who, EndProcess(head, NO_EPOCH, record.attempt, who.rank, who.life, reason))
 
 
 def to_member(

@@ -73,7 +73,7 @@ class BackupDamaged(Failure):
     code = "backup_damaged"
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} is no whole backup: {why}; use another one")
+        super().__init__(f"{path} is not a complete backup: {why}; use another one")
 
 
 class DatabaseDamaged(Failure):
@@ -267,7 +267,9 @@ def verified(path: Path, manifest: BackupManifest) -> Iterator[tuple[BackupEntry
                 entry = expected.pop(member.name, None)
                 file = tar.extractfile(member) if member.isreg() else None
                 if entry is None or file is None:
-                    raise BackupDamaged(path, f"it has {member.name!r}, which is not its own")
+                    raise BackupDamaged(
+                        path, f"it contains {member.name!r}, which does not belong to it"
+                    )
                 content = _checked(path, entry, file)
                 yield entry, content
                 for _ in content:
@@ -291,7 +293,7 @@ def _understood(path: Path, content: Any) -> BackupManifest:
         files = tuple(BackupEntry(**entry) for entry in content.pop("files"))
         return BackupManifest(**content, files=files)
     except (KeyError, TypeError) as error:
-        raise BackupDamaged(path, f"its manifest is not whole ({error})") from error
+        raise BackupDamaged(path, f"its manifest is incomplete ({error})") from error
 
 
 def _checked(path: Path, entry: BackupEntry, file: IO[bytes]) -> Iterator[bytes]:

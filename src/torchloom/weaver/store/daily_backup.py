@@ -11,7 +11,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,10 @@ from torchloom.weaver.store.place import DatabasePlace
 SECTION = "backup"
 PERIOD = 600.0  # seconds between two checks whether one is due
 KEEP, MOST = 7, 1000
+KEYS: Mapping[str, tuple[str, str]] = {  # of the section: default and meaning
+    "keep": (str(KEEP), "Number of daily backups that are kept; 0: none are made"),
+    "folder": ("$LOOM_HOME/backups", "Folder of the daily backups, as an absolute path"),
+}
 _DAY = 86_400.0
 _FULL = 0.05  # of the disk: where less than this is free, none is made
 _STAMP = "%Y%m%d-%H%M%S"
@@ -70,8 +74,8 @@ def rules(home: Path) -> BackupRules:
         if section == SECTION
     }
     for key in chosen:
-        if key not in ("keep", "folder"):
-            raise BadBackup(key, chosen[key], "the keys are keep and folder")
+        if key not in KEYS:
+            raise BadBackup(key, chosen[key], f"the keys are {' and '.join(KEYS)}")
     text = chosen.get("keep", str(KEEP))
     if not text.isascii() or not text.isdigit() or int(text) > MOST:
         raise BadBackup("keep", text, f"write a number from 0 (none) to {MOST}")

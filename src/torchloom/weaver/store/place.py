@@ -1,4 +1,4 @@
-"""Where the database is: beside the runs, on a local disk when those are not, or where a URL says.
+"""Where the database is: next to the runs, on a local disk if they are not, or where a URL says.
 
 SQLite locks and shares memory through its files; network file systems do neither as it needs.
 """

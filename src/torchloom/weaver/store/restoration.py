@@ -167,7 +167,7 @@ def _name(path: Path, name: str) -> PurePosixPath:
     inner = PurePosixPath(name)
     is_ours = name in [f"{part}.db" for part in PARTS] or inner.parts[0] in (*KEYS, TABLES)
     if not is_ours or ".." in inner.parts or inner.is_absolute():
-        raise BackupDamaged(path, f"it has {name!r}, which is not its own")
+        raise BackupDamaged(path, f"it contains {name!r}, which does not belong to it")
     return inner
 
 

@@ -268,6 +268,8 @@ class CheckpointRow(StoredRow):
     place: str = ""
     metrics: Json = field(default_factory=dict)
     trigger: str = ""
+    trainer: str = ""  # the program's trainer that saved it in its own way, if one did
+    path: str = ""  # where the trainer's files are
     reason: str = ""
     author: str = ""  # who requested its removal
     root: str = ""

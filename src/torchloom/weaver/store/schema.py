@@ -11,7 +11,7 @@ from torchloom.weaver.store.engine import Part
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEADS: dict[Part, str] = {"state": "state_9", "records": "records_3"}
+HEADS: dict[Part, str] = {"state": "state_10", "records": "records_3"}
 _FOLDER = Path(__file__).parent / "migrations"
 
 

@@ -190,7 +190,7 @@ def _port(env: Mapping[str, str]) -> int | None:
     text = env.get("MASTER_PORT", "")
     port = number(env, "MASTER_PORT")
     if text and (port is None or not 0 < port < 2**16):
-        raise NoMeetingPoint(f"MASTER_PORT={shorten(text)!r} is no port; set it to 1..65535")
+        raise NoMeetingPoint(f"MASTER_PORT={shorten(text)!r} is not a port; set it to 1..65535")
     return port
 
 

@@ -89,7 +89,7 @@ def renew(command: PythonCommand, env: Mapping[str, str]) -> None:
 
 def _known() -> ZygoteOrigin:
     if _origin is None:
-        raise RuntimeError("this process is no fork of a zygote")
+        raise RuntimeError("this process is not a fork of a zygote")
     return _origin
 
 

@@ -67,17 +67,19 @@ class ProgramCommand:
         self.sys_argv = [{"module": "-m", "code": "-c"}.get(what, target), *args]
 
 
-def become(command: "PythonCommand", env: "Mapping[str, str]", is_cold: bool) -> "NoReturn":
+def become(command: "PythonCommand", env: "Mapping[str, str]", verdict: int) -> "NoReturn":
     """Turn a fork of the zygote into the program; its session, descriptors and folder are set.
 
-    Whatever a fork cannot become (`is_cold`), a fresh interpreter still can: then it is executed.
+    Whatever a fork cannot become, or must not by the keeper's verdict, a fresh interpreter still
+    can: then it is executed.
     """
+    from torchloom.launch.keeper import spawn
     from torchloom.worker.process import fork_cleanup
 
     try:
-        if is_cold:
-            execute(command, env)
         fork_cleanup.renew(command, env)
+        if not spawn.may_run(verdict):
+            execute(command, env)
     except Exception:  # nothing of the program has run yet, and the job must not pay for our fault
         execute(command, env)
     words = ProgramCommand(list(command.argv), command.what, command.target, list(command.args))

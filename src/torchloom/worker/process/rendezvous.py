@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import sys
 
+from torchloom.worker.threadlet.import_hook import when_imported
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -36,10 +37,7 @@ def install() -> None:
     if not seat.is_free():
         return
     seat.count(seat.meetings())
-    if (module := sys.modules.get(_MODULE)) is not None:
-        _take_over(module, seat)
-    elif not any(isinstance(finder, _RendezvousFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _RendezvousFinder(seat))
+    when_imported(_MODULE, lambda module: _take_over(module, seat))
 
 
 class StoreSeat:
@@ -152,44 +150,3 @@ def _note(why: str) -> None:
     import logging
 
     logging.getLogger(__name__).warning("no store file, ranks meet at MASTER_ADDR: %s", why)
-
-
-class _RendezvousFinder:
-    """Wait for the one module, and step aside for every other."""
-
-    def __init__(self, seat: StoreSeat) -> None:
-        self._seat = seat
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        finders = [finder for finder in sys.meta_path if finder is not self]
-        found = (finder.find_spec(name, path, target) for finder in finders)
-        spec = next((spec for spec in found if spec is not None), None)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _RendezvousLoader(spec.loader, self, self._seat)  # type: ignore[assignment]
-        return spec
-
-
-class _RendezvousLoader:
-    """Load the module as its own loader does, then put the handler in place."""
-
-    def __init__(self, inner: Any, finder: _RendezvousFinder, seat: StoreSeat) -> None:
-        self._inner = inner
-        self._finder = finder
-        self._seat = seat
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._inner.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._inner
-        module.__loader__ = self._inner
-        # a new list: a thread that is going through the old one must not miss a finder
-        sys.meta_path = [finder for finder in sys.meta_path if finder is not self._finder]
-        self._inner.exec_module(module)
-        _take_over(module, self._seat)

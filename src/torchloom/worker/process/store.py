@@ -87,9 +87,9 @@ def _address(fd: int) -> tuple[str, int]:
             listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             name = listener.getsockname()
     except OSError as error:
-        raise BadSocket(f"descriptor {fd} is no socket ({error.strerror}); pass one") from error
+        raise BadSocket(f"descriptor {fd} is not a socket ({error.strerror}); pass one") from error
     if not listening or not isinstance(name, tuple):
-        raise BadSocket(f"descriptor {fd} is no listening TCP socket; bind and listen first")
+        raise BadSocket(f"descriptor {fd} is not a listening TCP socket; bind and listen first")
     if name[0] in _ALL_ADDRESSES:
         raise BadSocket(f"descriptor {fd} listens on all addresses; bind it to one of this host")
     return name[0], name[1]

@@ -217,7 +217,7 @@ class ZygoteServer:
             spawn.show(("loom-keeper", request.job), shown)
             address, limit = Path(request.address), request.orphan_limit
             share = JobShare(request.job, request.node)
-            Keeper(share, agent, address, run, limit, Fitness(self._files).why_cold).serve()
+            Keeper(share, agent, address, ZygoteForks(self._files), limit).serve()
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -241,8 +241,8 @@ def _check_request(request: KeeperRequest) -> None:
         raise BadFrame
 
 
-class Fitness:
-    """Whether a keeper may fork a rank: not when a file has changed since it was imported.
+class ZygoteForks:
+    """The forks of a keeper: none may run a program when a file has changed since it was imported.
 
     What such a rank imports by itself would be of another version than what it was forked with.
     """
@@ -252,9 +252,14 @@ class Fitness:
         self._looked = time.monotonic()  # the zygote has, for the keeper
         self._changed = ""
 
+    @property
+    def are_known(self) -> bool:
+        """Tell whether the files were looked at a moment ago."""
+        return bool(self._changed) or time.monotonic() - self._looked <= _TOGETHER
+
     def why_cold(self, order: SpawnOrder) -> str:
         """Return why an order's program is executed by a keeper that could fork it, if so."""
-        if not self._changed and time.monotonic() - self._looked > _TOGETHER:
+        if not self.are_known:
             self._changed, self._looked = _changed(self._files), time.monotonic()
         if self._changed:
             return _has_changed(self._changed)
@@ -262,6 +267,18 @@ class Fitness:
             return _why_cold(order.argv, order.env, order.cwd)
         except OSError:  # no such folder: its start there fails with the reason
             return ""
+
+    def run(self, order: SpawnOrder, verdict: int) -> NoReturn:
+        """Become the program of an order; what is not Python is executed."""
+        command = PythonCommand.parse(order.argv)
+        if command is None:
+            os.execvpe(order.argv[0], list(order.argv), dict(order.env))
+        try:
+            program.become(command, order.env, verdict)
+        except BaseException:  # a fault of ours: the log of the rank is the place to say so
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(1)
 
 
 def _has_changed(path: str) -> str:
@@ -274,19 +291,6 @@ def _why_cold(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
         return "not a Python program"
     with contextlib.chdir(cwd):
         return fork_cleanup.cold_because(command, env) or ""
-
-
-def run(order: SpawnOrder) -> NoReturn:
-    """Become the program of an order; what is not Python is executed."""
-    command = PythonCommand.parse(order.argv)
-    if command is None:
-        os.execvpe(order.argv[0], list(order.argv), dict(order.env))
-    try:
-        program.become(command, order.env, is_cold=bool(order.cold))
-    except BaseException:  # a fault of ours: the log of the rank is the place to say so
-        traceback.print_exc()
-        sys.stderr.flush()
-    os._exit(1)
 
 
 def main(arguments: list[str]) -> None:

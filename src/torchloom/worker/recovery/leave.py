@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.errors import Failure
-from torchloom.worker.recovery.group_hooks import one_prefix, when_distributed
+from torchloom.worker.recovery.standin import one_prefix
+from torchloom.worker.threadlet.import_hook import when_imported
 
 _TASKS = Path("/proc/self/task")
 _WORKER, _LOOP = "pt_gloo_runloop", "gloo_tcp_loop"  # threads that run collectives, and that read
@@ -285,7 +286,7 @@ def is_collective_error(error: BaseException) -> bool:
 
 def watch() -> None:
     """Note the group that the program makes by itself; to be called before it starts."""
-    when_distributed(_take_over)
+    when_imported(_MODULE, _take_over)
 
 
 def current() -> DefaultGroup | None:

@@ -30,7 +30,7 @@ from torchloom.worker.recovery.transfer.channels import (
 
 _HEAD = struct.Struct("=8sqQQQQ")  # magic, step, bytes of kinds, of tensors, of the rest; hash
 _MAGIC, _NOTHING = b"loompag1", bytes(8)
-_LIFE = "life"
+_NUMBER = "life"  # a file
 _ALIGNMENT = 64
 _BEGIN = -(-_HEAD.size // _ALIGNMENT) * _ALIGNMENT
 _SLACK = 1024  # bytes by which the plain part may grow before a page is laid out anew
@@ -40,19 +40,19 @@ _MASK = (1 << 64) - 1
 class OwnPages:
     """One rank's pages, in a folder that outlives its process and belongs to one process at a time.
 
-    What the life before has left is this one's; what older ones have left is forgotten.
+    What the incarnation before has left is this one's; what older ones have left is forgotten.
     """
 
-    def __init__(self, folder: Path, life: int) -> None:
+    def __init__(self, folder: Path, number: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._slots = [_Slot(folder / f"slot-{at}") for at in range(SLOTS)]
         self._plan: _Plan | None = None
-        last = _last_life(folder)
-        if last != life and not inherits(last, life):
+        last = _last_number(folder)
+        if last != number and not inherits(last, number):
             self.drop_after(-2)
-        partial = folder / f"{_LIFE}.{os.getpid()}"
-        partial.write_text(str(life))
-        partial.replace(folder / _LIFE)
+        partial = folder / f"{_NUMBER}.{os.getpid()}"
+        partial.write_text(str(number))
+        partial.replace(folder / _NUMBER)
 
     def write(self, step: int, own: State) -> None:
         """Write the state of this step; it replaces that of the third step before.
@@ -224,8 +224,8 @@ def _hash(step: int, sizes: Sequence[int], content: memoryview) -> int:
     return xxhash.xxh3_64_intdigest(content, seed & _MASK)
 
 
-def _last_life(folder: Path) -> int:
+def _last_number(folder: Path) -> int:
     try:
-        return int((folder / _LIFE).read_text())
+        return int((folder / _NUMBER).read_text())
     except (OSError, ValueError):
         return -1

@@ -12,7 +12,7 @@ import functools
 import sys
 
 from torchloom.worker import environment
-from torchloom.worker.recovery.group_hooks import one_prefix, when_distributed
+from torchloom.worker.threadlet.import_hook import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def install() -> None:
     """Have `init_process_group` give a stand-in, now or as soon as torch is imported."""
     if not _here.is_on:
         _here.is_on, _here.used = True, ""
-        when_distributed(_take_over)
+        when_imported(_MODULE, _take_over)
 
 
 def is_on() -> bool:
@@ -193,3 +193,48 @@ def _name(module: ModuleType, backend: str) -> None:
     known = getattr(world, "pg_map", {}).get(group)
     if isinstance(known, tuple) and len(known) == 2:
         world.pg_map[group] = (backend.lower(), known[1])  # type: ignore[union-attr]
+
+
+# Groups that follow one another.
+
+_prefixes: list[_Prefix] = []  # that of the group made last
+
+
+class _Prefix:
+    """Torch's hook that begins the lines of a traceback with the rank; passed over once it is off.
+
+    The program may have put a hook of its own above it, so it cannot always be taken away.
+    """
+
+    def __init__(self, torchs: Callable[..., Any], before: Callable[..., Any]) -> None:
+        self.is_on = True
+        self.before = before
+        self._torchs = torchs
+
+    def __call__(self, *error: Any) -> None:
+        (self._torchs if self.is_on else self.before)(*error)
+
+
+@contextlib.contextmanager
+def one_prefix() -> Iterator[None]:
+    """Make a group without stacking its prefix of tracebacks on that of the group before.
+
+    Every `init_process_group` wraps `sys.excepthook`, and no `destroy_process_group` puts it back.
+    """
+    given, earlier = sys.excepthook, _prefixes[:]
+    _switch(earlier, False)
+    before = sys.excepthook = given.before if isinstance(given, _Prefix) else given
+    try:
+        yield
+    except BaseException:
+        sys.excepthook = given
+        _switch(earlier, True)
+        raise
+    if sys.excepthook is not before:
+        sys.excepthook = made = _Prefix(sys.excepthook, before)
+        _prefixes[:] = [made]
+
+
+def _switch(prefixes: list[_Prefix], is_on: bool) -> None:
+    for one in prefixes:
+        one.is_on = is_on

@@ -1,5 +1,6 @@
 """When a rank saves its part of a checkpoint, and which checkpoint it resumes from."""
 
+import contextlib
 import math
 import platform
 import secrets
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -28,6 +29,9 @@ from torchloom.worker.run import agreement
 from torchloom.worker.run.tracked_state import State
 from torchloom.worker.threadlet.metrics import losses
 from torchloom.worker.threadlet.threadlet import Threadlet
+
+if TYPE_CHECKING:
+    from torchloom.worker.saving.saver import More
 
 NONE = "1"  # a restarted run that has saved nothing yet
 _USELESS = (Damaged, BadManifest, NotCommitted, Incomplete)
@@ -111,14 +115,14 @@ def named(env: Mapping[str, str]) -> str:
 
 def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpoint | None:
     """Load the named checkpoint, or an older one if it is damaged. A collective call."""
-    root, newest = _parsed(place)
+    root, newest = parsed(place)
     if newest is None or not root:
         raise BadResumePlace(
             f"{RESUME_VARIABLE}={place!r} is not a checkpoint: set it to .../ckpt_step_N, or {NONE}"
         )
     storage = open_storage(root, environment.variables())
     asks = rank == 0 or not agreement.together()  # one rank lists the checkpoints
-    steps = iter([step for step in storage.committed() if step <= newest] if asks else ())
+    steps = iter(_own_steps(storage, newest) if asks else ())
     while (step := agreement.gather(next(steps, -1))[0]) >= 0:
         loaded = _read(storage, step, rank, world_size, report)
         if loaded is not None:
@@ -126,7 +130,18 @@ def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpo
     return None
 
 
-def _parsed(place: str) -> tuple[str, int | None]:
+def _own_steps(storage: Storage, newest: int) -> list[int]:
+    """Return the steps up to this one, newest first, without those that a trainer saved."""
+    return [step for step in storage.committed() if step <= newest and _is_own(storage, step)]
+
+
+def _is_own(storage: Storage, step: int) -> bool:
+    with contextlib.suppress(*_USELESS):
+        return storage.manifest(step).trainer is None
+    return True  # it is read, and reported as damaged
+
+
+def parsed(place: str) -> tuple[str, int | None]:
     """Return the root and the step of a checkpoint's path."""
     root, _, name = place.rpartition("/")
     return root, step_of(name)
@@ -136,9 +151,9 @@ def _begin(place: str, env: Mapping[str, str]) -> None:
     """Begin to read ahead this rank's part of a checkpoint."""
     from torchloom.worker.saving.loader import Prefetch
 
-    root, step = _parsed(place)
+    root, step = parsed(place)
     if root and step is not None:
-        _ahead[root] = Prefetch(LocalStorage(root), step, _local_part(env))
+        _ahead[root] = Prefetch(LocalStorage(root), step, local_part(env))
 
 
 def _read(storage: Storage, step: int, rank: int, world_size: int, report: Report) -> Any:
@@ -170,10 +185,10 @@ def _part(storage: Storage) -> tuple[int, int]:
     """Return the part that this rank hashes: ranks of one host divide the files."""
     if not agreement.together() or not isinstance(storage, LocalStorage):
         return 0, 1
-    return _local_part(environment.variables())
+    return local_part(environment.variables())
 
 
-def _local_part(env: Mapping[str, str]) -> tuple[int, int]:
+def local_part(env: Mapping[str, str]) -> tuple[int, int]:
     local, count = (env.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     is_known = local.isdecimal() and count.isdecimal() and int(local) < int(count)
     return (int(local), int(count)) if is_known else (0, 1)
@@ -223,7 +238,7 @@ class CheckpointSaves:
         if self._threadlet.identity.rank == 0 and not is_alone:
             self._threadlet.event("checkpointing", self._facts())
         self._threadlet.acts.savers.append(save)
-        _handle_signal(self._threadlet)
+        handle_signal(self._threadlet)
 
     def state(self) -> State:
         """Return what a joining rank needs to save at the same steps as the others."""
@@ -257,8 +272,15 @@ class CheckpointSaves:
             self._unlaid = False
             self._opened().prepare(*capture())
 
-    def save(self, step: int, trigger: str, capture: Capture, facts: Mapping[str, Any]) -> None:
-        """Save the state before a step, at most once per step."""
+    def save(
+        self,
+        step: int,
+        trigger: str,
+        capture: Capture,
+        facts: Mapping[str, Any],
+        more: "More | None" = None,
+    ) -> None:
+        """Save the state before a step, at most once per step; `more` is as in `Saver.save`."""
         self.wanted = False
         if step == self.saved or not self.is_possible:
             return
@@ -267,9 +289,10 @@ class CheckpointSaves:
         shared, own = capture()
         about = {"epoch": self.epoch, **_strategy(), **facts, "rng_state": True}
         numbers = _numbers(self.metrics)
-        about |= {"versions": versions(), "metrics": numbers, "trigger": trigger}
+        about |= {"metrics": numbers, "trigger": trigger}
+        about["versions"] = versions() | about.get("versions", {})
         about["not_finite"] = any(not math.isfinite(numbers[name]) for name in losses(numbers))
-        self._opened().save(step, shared, own, about)
+        self._opened().save(step, shared, own, about, more)
         self._is_behind = True
         self._enter(StepPhase.STEP)
 
@@ -327,7 +350,9 @@ class CheckpointSaves:
                 if not self.root
                 else "there is no agent to commit"
             )
-            sys.stderr.write(f"loom: no checkpoints are made: {why}; start it with `loom run`\n")
+            sys.stderr.write(
+                f"loom: no checkpoints are saved: {why}; start the program with `loom run`\n"
+            )
 
 
 def versions() -> dict[str, str]:
@@ -362,7 +387,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _handle_signal(threadlet: Threadlet) -> None:
+def handle_signal(threadlet: Threadlet) -> None:
     """Make SIGUSR1 request a checkpoint, unless the program handles that signal itself."""
     if threading.current_thread() is not threading.main_thread():
         return

@@ -116,8 +116,8 @@ class Shares:
         world = self._deal.world_size
         if self._total < world:
             raise BadData(
-                f"a dataset of {self._total} samples cannot be dealt to {world} ranks:"
-                " take fewer ranks"
+                f"a dataset of {self._total} samples cannot be divided among {world} ranks:"
+                " use fewer ranks"
             )
         return list(blocks(self._total, self.dealt, world, self._batch_size, self._drop_last))
 
@@ -149,6 +149,7 @@ class Loader:
         _check(dataset, batch_size, more)
         self.dataset = dataset
         self.batch_size = batch_size
+        self._is_epoch_done = False
         self._shares = Shares(len(dataset), deal, batch_size, shuffle, drop_last)
         generator = torch.Generator().manual_seed(0)  # for the workers; each sample is seeded
         self._loader = DataLoader(
@@ -159,6 +160,11 @@ class Loader:
     def epoch(self) -> int:
         """The current epoch, or the next one between two epochs."""
         return self._shares.epoch
+
+    @property
+    def is_epoch_done(self) -> bool:
+        """Whether the last batch that was dealt was the last one of its epoch."""
+        return self._is_epoch_done
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
@@ -171,7 +177,7 @@ class Loader:
         batches = iter(self._loader)
         for end in ends:
             batch = next(batches)
-            shares.dealt = end
+            shares.dealt, self._is_epoch_done = end, end == ends[-1]
             yield batch
         shares.epoch, shares.dealt = shares.epoch + 1, 0
 
@@ -228,7 +234,7 @@ def _check(dataset: Any, batch_size: int, more: dict[str, Any]) -> None:
         raise BadData(f"batch_size must be at least 1, not {batch_size}")
     for name in ("sampler", "batch_sampler", "generator"):
         if name in more:
-            raise BadData(f"run.loader deals the samples itself: leave {name} out")
+            raise BadData(f"run.loader divides the samples itself: leave {name} out")
 
 
 Dealt = Iterator[tuple[int, Any]]  # epoch and batch

@@ -20,7 +20,12 @@ from torchloom.worker.run.agreement import BroadcastValues
 from torchloom.worker.run.checkpoints import CheckpointSaves, FoundCheckpoint, versions
 from torchloom.worker.run.loader import BatchSource, Dealt, Loader, deal, open_source
 from torchloom.worker.run.rng import mix, seed_generators
-from torchloom.worker.run.tracked_state import OtherProgram, State, TrackedState
+from torchloom.worker.run.tracked_state import (
+    OtherProgram,
+    State,
+    TrackedState,
+    refuse_sharded,
+)
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.threadlet.rank_identity import SubmittedJob
 from torchloom.worker.threadlet.threadlet import Threadlet
@@ -86,6 +91,7 @@ class ResumableRun:
 
     def wrap(self, model: nn.Module, name: str, options: Mapping[str, Any]) -> Wrapped:
         """Return the model with data-parallel training, and carry its state."""
+        refuse_sharded(name or "the model", model)
         wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
         self.things.add_model(name, wrapped)
         return wrapped
@@ -98,7 +104,7 @@ class ResumableRun:
         """Return rank 0's value, or the value that an earlier process of this rank got."""
         if self._broadcasts is None:
             identity = self._threadlet.identity
-            is_kept = environment.is_set(environment.LIFE_VARIABLE) and identity.page
+            is_kept = environment.is_set(environment.INCARNATION_VARIABLE) and identity.page
             self._broadcasts = BroadcastValues(identity.own_folder if is_kept else None)
         value, why = self._broadcasts.share(value)
         self.unfit = self.unfit or why
@@ -149,12 +155,14 @@ class ResumableRun:
 
         None if the loop was completed before the restart.
         """
+        if not self._loops:
+            self.things.refuse_sharded()
         self._loops += 1
         self._is_extended = is_extended
         self._opening = lambda: open_source(
             source, first, epochs, mix("loader", self.seed, self._order)
         )
-        if self.live is None and environment.is_set(environment.LIFE_VARIABLE):
+        if self.live is None and environment.is_set(environment.INCARNATION_VARIABLE):
             self.live = self._opened()
         if self.live is not None and self.live.is_new:
             return self._begin_beside_others(self.live)

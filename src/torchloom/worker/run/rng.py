@@ -1,10 +1,12 @@
 """Seeds for the random number generators, from (seed, rank, step) or (seed, epoch, index).
 
-No RNG state is stored: a repeated step, in this process or a later one, is seeded alike.
+A step of `run.steps` is seeded, so that none of their states is stored. Loops of other frameworks
+draw on and on: their states are stored, and restored.
 """
 
 import random
 import sys
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -40,17 +42,63 @@ class RngSource:
     """The RNG state of all these generators at one moment."""
 
     def __init__(self) -> None:
-        numpy = sys.modules.get("numpy")
-        self._torch = torch.get_rng_state()
-        self._random = random.getstate()
-        self._numpy: Any = numpy.random.get_state() if numpy is not None else None
-        self._cuda = torch.cuda.get_rng_state_all() if has_cuda() else []
+        self._state = generator_states()
 
     def put_back(self) -> None:
         """Restore the state of all generators."""
-        torch.set_rng_state(self._torch)
-        random.setstate(self._random)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
+        restore_generators(self._state)
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the states of all these generators, as tensors and plain values."""
+    numpy = sys.modules.get("numpy")
+    return {
+        "torch": torch.get_rng_state(),
+        "random": random.getstate(),
+        "numpy": numpy.random.get_state() if numpy is not None else None,
+        "cuda": torch.cuda.get_rng_state_all() if has_cuda() else [],
+    }
+
+
+def restore_generators(states: Mapping[str, Any]) -> None:
+    """Restore what `generator_states` returned."""
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["random"])
+    numpy = sys.modules.get("numpy")
+    if states["numpy"] is not None and numpy is not None:
+        numpy.random.set_state(states["numpy"])
+    if states["cuda"]:
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+class TrackedGenerator:
+    """A generator of the program's own, with its state as other tracked objects have theirs."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    @staticmethod
+    def takes(thing: Any) -> bool:
+        """Tell whether this is a generator of torch, numpy or `random`."""
+        random_ = getattr(sys.modules.get("numpy"), "random", None)
+        of_numpy = (random_.Generator, random_.RandomState) if random_ is not None else ()
+        return isinstance(thing, (torch.Generator, random.Random, *of_numpy))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the generator."""
+        one = self.generator
+        if isinstance(one, random.Random):
+            return {"state": one.getstate()}
+        if hasattr(one, "bit_generator"):
+            return {"state": one.bit_generator.state}
+        return {"state": one.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the numbers that follow this state."""
+        one = self.generator
+        if isinstance(one, random.Random):
+            one.setstate(state["state"])
+        elif hasattr(one, "bit_generator"):
+            one.bit_generator.state = state["state"]
+        else:
+            one.set_state(state["state"])

@@ -5,11 +5,14 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import index
 from typing import Any, Literal, TypeVar
 
 from torchloom.messages.plane import Value
 from torchloom.worker import environment
+from torchloom.worker.programs.frameworks import observe_frameworks
+from torchloom.worker.programs.program import observe_torch, observed
 from torchloom.worker.run import steps
 from torchloom.worker.run.steps import NONE, Batch, Dealing, Dealt, Section, Step, size_of
 from torchloom.worker.threadlet.import_hook import when_imported
@@ -67,7 +70,8 @@ def init(
     global _run
     if _run is None:
         threadlet = current(_unmanaged_variables)
-        when_imported("torch.optim.optimizer", threadlet.watch)
+        when_imported("torch.optim.optimizer", partial(observe_torch, threadlet))
+        observe_frameworks()
         spec = submitted(environment.variables())
         _run = Run(threadlet, project, spec)
         threadlet.event("init", {"project": project})
@@ -97,7 +101,7 @@ class Run:
         project: The project that `init` was given.
         config: The values of the config and the knobs, as a read-only mapping that is always
             current; values are attributes, too (`run.config.lr`).
-        applied: The number of steps that are done.
+        applied: The number of completed steps.
 
     Example:
         >>> model = run.wrap(model)
@@ -132,6 +136,7 @@ class Run:
         self._logged = -1  # the step of what was logged last outside of loops
         self._names: Mapping[str, Any] = {}  # and what was logged in it
         self._is_finished = False
+        self._has_steps = False  # the program assigns `step`
         self._tags: tuple[str, ...] = ()
         self._notes = ""
         self._resumable: Any = None  # a ResumableRun, once there is state to save
@@ -151,6 +156,7 @@ class Run:
         Example:
             >>> run.log({"eval/loss": 0.31}, step=1000)
         """
+        self._threadlet.has_logged = True
         if values is not None:
             try:
                 more = {**values, **more}
@@ -205,6 +211,9 @@ class Run:
 
         Raises:
             BadKnobValue: `value` is outside of the range.
+
+        Example:
+            >>> clip = run.knob("clip", 1.0, min=0.0, max=10.0)
         """
         knob = self._threadlet.knobs.declare(name, value, min, max)
         self._threadlet.acts.make_up()
@@ -249,6 +258,26 @@ class Run:
     def _refuse(self, step: int, values: Mapping[str, Any], at: int | None = None) -> None:
         why = "run.finish() was called; another process is another run"
         self._threadlet.notes.drop("what is logged now", why)
+
+    @property
+    def step(self) -> int:
+        """The current step. Assign to it in a loop that is not `run.steps`: `run.step = n`.
+
+        Metrics, commands and the progress of the job then use the program's own steps. Assign at
+        the beginning of each step; after a restart begin at the step that the program resumes at.
+
+        Example:
+            >>> for iteration in range(start, 1000):
+            ...     run.step = iteration
+        """
+        return self._boundary.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        if self._has_steps:
+            observed().reach("program", index(step))
+        else:
+            self._has_steps = observed().begin("program", index(step))
 
     # What it is known by.
 
@@ -354,6 +383,10 @@ class Run:
         Raises:
             NoGroup: There are several ranks, and no process group yet.
             BadTrackedState: Another model has this name.
+
+        Example:
+            >>> model = run.wrap(model.to(device))
+            >>> optimizer = torch.optim.AdamW(model.parameters())
         """
         wrapped: M = self._carried().wrap(model, name, options)
         return wrapped
@@ -367,29 +400,34 @@ class Run:
         drop_last: bool = False,
         **more: Any,
     ) -> Any:
-        """Return a loader that deals a dataset to all ranks, each sample once per epoch.
+        """Return a loader that divides a dataset among all ranks, each sample once per epoch.
 
-        The order depends on seed and epoch only, so that a resumed run continues at the next
-        sample, and a run with another number of ranks deals what is left.
+        The order depends only on seed and epoch. A resumed run therefore continues with the next
+        sample, and a run with another number of ranks divides the remaining samples.
 
         Args:
             dataset: An object with `__len__` and `__getitem__`.
             batch_size: Samples in a batch of one rank.
-            shuffle: Draw another order for each epoch.
+            shuffle: Draw a new order for each epoch.
             num_workers: Processes that read samples.
             drop_last: Leave out the last batch of an epoch if it is not full.
             **more: Further arguments of `torch.utils.data.DataLoader`.
 
         Raises:
             BadData: The dataset has no length, or an argument contradicts the run's own order.
+
+        Example:
+            >>> loader = run.loader(dataset, batch_size=64, num_workers=4)
         """
         options = {"batch_size": batch_size, "shuffle": shuffle, "num_workers": num_workers}
         return self._carried().loader(dataset, drop_last=drop_last, **options, **more)
 
     def track(self, **things: Any) -> None:
-        """Have checkpoints and live recovery carry objects with `state_dict`/`load_state_dict`.
+        """Add objects with `state_dict` and `load_state_dict` to checkpoints and live recovery.
 
-        Track every optimizer, scheduler and gradient scaler, under a name of your choice.
+        Track every optimizer, scheduler and gradient scaler, under a name of your choice, and
+        random generators of your own (of torch, numpy or `random`) that draw before the forward
+        pass of a step.
 
         Example:
             >>> run.track(optimizer=optimizer, scheduler=scheduler)
@@ -409,18 +447,18 @@ class Run:
         mode: str = "min",
         enabled: bool = True,
     ) -> None:
-        """Set when checkpoints are taken and which are kept. Call it before `steps`.
+        """Set when checkpoints are saved and which are kept. Call it before `steps`.
 
         It replaces the settings of the submitted job.
 
         Args:
-            every_n_steps: Save every so many steps.
-            every_n_seconds: Save every so many seconds.
-            keep_last: How many of the newest checkpoints are kept.
+            every_n_steps: Steps between two checkpoints.
+            every_n_seconds: Seconds between two checkpoints.
+            keep_last: Number of newest checkpoints to keep.
             keep_every: Also keep those whose step is a multiple of this.
-            best: A metric; the checkpoint with its best value is kept, too.
-            mode: Whether `min` or `max` of that metric is best.
-            enabled: False takes no checkpoints.
+            best: A metric; also keep the checkpoint with its best value.
+            mode: Whether the `min` or the `max` of that metric is best.
+            enabled: Whether checkpoints are saved at all.
         """
         when = {"every_n_steps": every_n_steps, "every_n_seconds": every_n_seconds}
         kept = {"keep_last": keep_last, "keep_every": keep_every, "best": best, "mode": mode}
@@ -454,6 +492,12 @@ class Run:
             source: A loader (`run.loader`, a DataLoader or any iterable), or a number of steps for
                 programs that read their own data. Such a program has to seek in its data itself.
             epochs: How often the source is iterated.
+
+        Example:
+            >>> for step in run.steps(loader, epochs=2):
+            ...     with step:
+            ...         loss = train_on(step.batch)
+            ...         step.log(loss=loss)
         """
         self._threadlet.follow_program()
         steps.listen(self._provoke)

@@ -95,7 +95,9 @@ def switched(threadlet: Threadlet, name: str) -> StepLog | NoStepLog:
     """Begin a log in the run folder, or end it; later processes of the ranks follow."""
     run = _run(threadlet)
     if name and not (run.is_dir() and _NAME.fullmatch(name)):
-        raise NoRun(f"there is no folder {run} for a log {name!r}; set LOOM_HOME as the launch has")
+        raise NoRun(
+            f"the folder {run} does not exist for a log {name!r}; set LOOM_HOME as the launch has"
+        )
     if name:
         partial = run / f"{_NAMED}.{threadlet.identity.rank}"
         partial.write_text(name)

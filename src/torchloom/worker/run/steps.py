@@ -43,7 +43,7 @@ class Step:
     Attributes:
         number: The number of the step, from 0, over all epochs and restarts.
         epoch: The epoch of its batch.
-        batch: The batch of the loader; the number within the epoch in `run.steps(1000)`.
+        batch: The batch of the loader; with `run.steps(1000)`, the number within the epoch.
         is_done: Whether the block was left without an exception.
     """
 

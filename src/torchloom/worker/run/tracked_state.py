@@ -1,18 +1,19 @@
 """The state that checkpoints and live recovery carry: models and tracked objects."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchloom.errors import UserError
-from torchloom.worker.run.nested import plain, tensors
-from torchloom.worker.run.wrap import Wrapped
+from torchloom.worker.run.rng import TrackedGenerator
+from torchloom.worker.run.wrap import Wrapped, plain, tensors
 
 _COMMON = (Optimizer, LRScheduler, GradScaler)
 
@@ -37,6 +38,44 @@ class OtherProgram(UserError):
     """The checkpoint does not fit this program."""
 
     code = "other_program"
+
+
+class ShardedState(UserError):
+    """A model or an optimizer of which each rank holds a part."""
+
+    code = "sharded_state"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is sharded over the ranks (FSDP, DTensor), but run.wrap and run.track carry"
+            " only what every rank holds whole: leave it out of both, and save it by the program's"
+            ' own code in run.on("checkpoint", save)'
+        )
+
+
+_SHARDED = {  # types by the module that defines them; without it there is no object of the type
+    "torch.distributed.tensor": "DTensor",
+    "torch.distributed.fsdp": "FullyShardedDataParallel",
+    "torch.distributed.optim": "ZeroRedundancyOptimizer",
+}
+
+
+def refuse_sharded(what: str, *things: Any) -> None:
+    """Raise ShardedState if one of these is, or has a part that is, a share of one rank."""
+    found = ((sys.modules.get(module), kind) for module, kind in _SHARDED.items())
+    kinds = tuple(getattr(module, kind) for module, kind in found if hasattr(module, kind))
+    if any(isinstance(part, kinds) for thing in things for part in _parts(thing)):
+        raise ShardedState(what)
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    yield thing
+    if isinstance(thing, nn.Module):
+        yield from thing.modules()
+        yield from thing.parameters()
+        yield from thing.buffers()
+    elif isinstance(thing, Optimizer):
+        yield from (each for group in thing.param_groups for each in group["params"])
 
 
 class TrackedState:
@@ -73,8 +112,11 @@ class TrackedState:
         self._alike = None
 
     def track(self, things: Mapping[str, Any]) -> None:
-        """Add objects that have `state_dict` and `load_state_dict`."""
+        """Add generators, and objects that have `state_dict` and `load_state_dict`."""
         for name, thing in things.items():
+            if TrackedGenerator.takes(thing):
+                self._track_generator(name, thing)
+                continue
             if isinstance(thing, Wrapped):
                 raise BadTrackedState(f"{name} is wrapped, so it is tracked already: leave it out")
             if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
@@ -82,13 +124,27 @@ class TrackedState:
                     f"{name} is a {type(thing).__name__} without state_dict and load_state_dict:"
                     " give it both, or leave it out"
                 )
+            refuse_sharded(name, thing)
             if self.tracked.get(name, thing) is not thing:
-                raise BadTrackedState(f"another object is tracked as {name!r}: choose another name")
+                raise _taken(name)
             if isinstance(thing, Optimizer) and name not in self.tracked:
                 thing.register_step_pre_hook(self._is_stepping)
                 thing.register_step_post_hook(self._has_stepped)
             self.tracked[name] = thing
             self._alike = None
+
+    def _track_generator(self, name: str, generator: Any) -> None:
+        known = self.tracked.setdefault(name, TrackedGenerator(generator))
+        if getattr(known, "generator", None) is not generator:
+            raise _taken(name)
+        self._alike = None
+
+    def refuse_sharded(self) -> None:
+        """Raise ShardedState if something has been sharded since, or has a sharded state."""
+        for name, model in self.models.items():
+            refuse_sharded(name, model.module)
+        for name, thing in self.tracked.items():
+            refuse_sharded(name, thing, *_own_tensors(thing))
 
     def begin_step(self) -> None:
         """Begin to record whether an optimizer steps in this step."""
@@ -241,6 +297,20 @@ def _parameters(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
 
 def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
     return iter(model.module.named_buffers())
+
+
+def _taken(name: str) -> BadTrackedState:
+    return BadTrackedState(f"another object is tracked as {name!r}: choose another name")
+
+
+def _own_tensors(thing: Any) -> tuple[Tensor, ...]:
+    """Return the tensors in the state of an object that is not one of torch's kinds."""
+    if isinstance(thing, (*_COMMON, nn.Module)):
+        return ()
+    try:
+        return tuple(tensors(plain(thing.state_dict())))
+    except Exception:  # it has no state yet; saving it will say why
+        return ()
 
 
 def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | None) -> None:

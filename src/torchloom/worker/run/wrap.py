@@ -1,7 +1,11 @@
-"""A model with data-parallel training whose DDP can be dropped and rebuilt."""
+"""A model with data-parallel training whose DDP can be dropped and rebuilt.
+
+Also how tensors in nested containers are found and replaced.
+"""
 
 import contextlib
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchloom.errors import UserError
 from torchloom.worker import environment
-from torchloom.worker.run.nested import replaced, tensors
 from torchloom.worker.run.rng import RngSource
 
 PASSES = 2
-_OWN = ("training", "shares_buffers", "_joined", "_options", "_is_primed")
+_SYNC = "require_backward_grad_sync"
+_OWN = ("training", "shares_buffers", _SYNC, "_joined", "_options", "_is_primed")
 
 
 def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -133,6 +137,16 @@ class Wrapped(nn.Module):
             yield
 
     @property
+    def require_backward_grad_sync(self) -> bool:
+        """DDP's switch: whether the next backward pass averages gradients over the ranks."""
+        return self._joined is None or bool(self._joined.require_backward_grad_sync)
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, syncs: bool) -> None:
+        if self._joined is not None:
+            self._joined.require_backward_grad_sync = syncs
+
+    @property
     def shares_buffers(self) -> bool:
         """Whether the next pass begins with rank 0's buffers; not after a pass in `no_sync`."""
         return self._joined is None or bool(self._joined.require_forward_param_sync)
@@ -230,3 +244,40 @@ def _join(
 
 def _layout(module: nn.Module) -> list[tuple[int, torch.device, torch.dtype]]:
     return [(id(each), each.device, each.dtype) for each in module.parameters()]
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield every tensor in containers and data classes."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name, None))
+
+
+def replaced(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return the containers with each tensor replaced; other objects are kept."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if type(value) is dict:
+        return {key: replaced(part, change) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(replaced(part, change) for part in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replaced(part, change) for part in value))
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Return a state with every mapping converted to a dict; other values are kept."""
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(part) for part in value)
+    return value

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchloom.checkpoint.errors import CheckpointError, StoreUnavailable
 from torchloom.checkpoint.layout import Draft, shard_name
-from torchloom.checkpoint.storage import Storage
+from torchloom.checkpoint.storage import Pace, Storage
 from torchloom.worker.saving.shard_file import Image, Staging, pickled, signature
 from torchloom.worker.saving.tree import Flat
 
@@ -51,16 +51,21 @@ def deal(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
 
 
 Report = Callable[[str, dict[str, Any]], None]
+More = Callable[[Draft, Pace], Mapping[str, Any]]  # what is done after a shard is written
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One shard to write: its draft, its bytes, and facts that are reported with it."""
+    """One shard to write: its draft, its bytes, and facts that are reported with it.
+
+    `more` is called when it is written, and returns further facts.
+    """
 
     draft: Draft
     rank: int
     content: memoryview
     facts: dict[str, Any]
+    more: More | None = None
     began: float = field(default_factory=time.monotonic)
 
 
@@ -184,6 +189,7 @@ class Writer:
         written = self._storage.write_shard(work.draft, name, [work.content], self._pace)
         facts = {
             **work.facts,
+            **(work.more(work.draft, self._pace) if work.more is not None else {}),
             "step": work.draft.step,
             "generation": work.draft.generation,
             "attempt": work.draft.attempt,
@@ -269,11 +275,14 @@ class Saver:
             part = _RankPart(shared, own, self._rank, self._world_size)
             self._image_of(part, part.rest(0))
 
-    def save(self, step: int, shared: Any, own: Any, facts: Mapping[str, Any]) -> float:
+    def save(
+        self, step: int, shared: Any, own: Any, facts: Mapping[str, Any], more: More | None = None
+    ) -> float:
         """Copy this rank's part of the state and begin to write it; return the seconds this took.
 
         `shared` is equal on every rank, `own` is this rank's. It waits while the last checkpoint is
-        being written; one that the store refuses is given up.
+        being written; one that the store refuses is given up. `more` is called in the writer's
+        thread before the part is reported, and returns further facts for that.
         """
         self._check_process()
         began = time.monotonic()
@@ -290,7 +299,7 @@ class Saver:
         stall = time.monotonic() - began
         draft = Draft(step, self._generation, self._attempt)
         about = {**facts, "world_size": self._world_size, "stall": stall}
-        self._writer.begin(Work(draft, self._rank, image.content, about))
+        self._writer.begin(Work(draft, self._rank, image.content, about, more))
         return time.monotonic() - began
 
     def move_on(self, generation: int) -> None:

@@ -57,7 +57,7 @@ class Flat:
                 return convert(self, value, name, depth + 1)
         if kind.__module__ == "numpy" and hasattr(value, "dtype"):
             return self._numpy(value, name)
-        raise Unsaveable(name, f"{kind.__qualname__} is no tensor, plain value or container")
+        raise Unsaveable(name, f"{kind.__qualname__} is not a tensor, plain value or container")
 
     def _mapping(self, value: Mapping[Any, Any], name: str, depth: int) -> dict[Any, Any]:
         plain: dict[Any, Any] = {
@@ -98,11 +98,11 @@ class Flat:
         return str.__str__(value)
 
     def _odd_tensor(self, value: torch.Tensor, name: str, _: int) -> Any:
-        raise Unsaveable(name, f"{type(value).__qualname__} is no plain tensor")
+        raise Unsaveable(name, f"{type(value).__qualname__} is not a plain tensor")
 
     def _numpy(self, value: Any, name: str) -> Any:
         if value.dtype.kind not in "biufc":
-            raise Unsaveable(name, f"numpy's {value.dtype} is no number")
+            raise Unsaveable(name, f"numpy's {value.dtype} is not a number")
         if type(value).__name__ != "ndarray":
             return value.item()
         try:
@@ -118,7 +118,7 @@ class Flat:
         if isinstance(key, bytes) and key:
             return bytes(key)
         if isinstance(key, torch.Tensor | bytes | Mapping | Set):
-            raise Unsaveable(name, f"the key {shorten(repr(key))} is no plain value")
+            raise Unsaveable(name, f"the key {shorten(repr(key))} is not a plain value")
         return self._plain(key, f"{name}.{key}", 0)
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> str:

@@ -8,11 +8,12 @@ import sys
 from torchloom.worker.environment import (
     AGENT_VARIABLE,
     ATTACH_VARIABLE,
-    LIFE_VARIABLE,
+    INCARNATION_VARIABLE,
     OWNER_VARIABLE,
     PAGE_VARIABLE,
     variables,
 )
+from torchloom.worker.programs.frameworks import observe_frameworks
 from torchloom.worker.threadlet.import_hook import when_imported
 from torchloom.worker.threadlet.owner import claim, take
 
@@ -26,13 +27,14 @@ _MODULE = "torch.optim.optimizer"
 def attach() -> None:
     """Attach when torch's optimizers are imported, if there is an agent or a progress page."""
     env = variables()
-    if LIFE_VARIABLE in env:
+    if INCARNATION_VARIABLE in env:
         prepare_recovery()
     if env.get(ATTACH_VARIABLE) == "0" or not (env.get(AGENT_VARIABLE) or env.get(PAGE_VARIABLE)):
         return
     try:
         if take(env):
             when_imported(_MODULE, _begin)
+            observe_frameworks()
     except Exception as error:  # training continues without a threadlet
         note(error)
 
@@ -45,6 +47,7 @@ def attach_the_first() -> None:
     env = variables()
     if env.get(ATTACH_VARIABLE) != "0" and OWNER_VARIABLE not in env:
         when_imported(_MODULE, _begin_if_first)
+        observe_frameworks()
 
 
 def prepare_recovery() -> None:
@@ -77,8 +80,9 @@ def _begin_if_first(module: "ModuleType") -> None:
 def _begin(module: "ModuleType") -> None:
     try:
         if take(variables()):  # not in a child that was forked meanwhile
+            from torchloom.worker.programs.program import observe_torch
             from torchloom.worker.threadlet.threadlet import current
 
-            current().watch(module)
+            observe_torch(current(), module)
     except Exception as error:  # training continues without a threadlet
         note(error)

@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from torchloom.errors import Failure
 from torchloom.messages.plane import Applied, Head, Kind, Message, Planned, RankRefusal, Value
@@ -41,6 +41,22 @@ class PartlyAttached(NotAligned):
         )
 
 
+class TrainerActs(Protocol):
+    """A trainer that owns the program's loop: it saves and stops in its own way."""
+
+    def why_unsaved(self) -> str:
+        """Return why it cannot save now, else an empty text."""
+        ...
+
+    def save(self) -> None:
+        """Save at the end of this step; `Acts.saved` is called when that is done."""
+        ...
+
+    def stop(self) -> None:
+        """End the training at the end of this step."""
+        ...
+
+
 class Acts:
     """Executes each kind of command for this rank."""
 
@@ -57,6 +73,7 @@ class Acts:
         self.stopping = False
         self.releasing = False  # stopped to free the devices: the job will be resumed
         self.savers: list[Callable[[int], object]] = []
+        self.trainers: list[TrainerActs] = []  # loops that save and stop in their own way
         self.loggers: list[Callable[[str], object]] = []  # of step digests, by a log's name
         self._head = head
         self._world_size = world_size
@@ -68,6 +85,7 @@ class Acts:
         self._done: set[str] = set()  # changes that were applied in this process
         self._newer: set[str] = set()  # knobs that were changed in this generation
         self._missing: list[tuple[KnobChange, str]] = []
+        self._unsaved: list[str] = []  # checkpoints that a trainer has not saved yet
         self._since = 0  # the step that this process resumed at
         self._untaken: set[tuple[str, str]] = set()  # changes that were not applied by then
         self._changes: dict[str, Planned] = {}  # knob changes that were applied here, in order
@@ -101,7 +119,10 @@ class Acts:
             raise NotAligned(why)
         if kind != "resume" and (world := program_world()) > self._world_size:
             raise PartlyAttached(self._world_size, world)
-        if kind == "checkpoint" and not self.savers:
+        if (kind == "checkpoint" or payload.get("release")) and self.trainers:
+            if why := self.trainers[-1].why_unsaved():
+                raise NotAligned(why)
+        elif kind == "checkpoint" and not self.savers:
             raise NotAligned(
                 "the program has no way to save: add one with run.on('checkpoint', f), or pass its"
                 " state to run.wrap and run.track"
@@ -122,6 +143,21 @@ class Acts:
     def resumed(self, order: PromisedCommand, step: int) -> None:
         """Report that a pause has ended."""
         self._applied(order.command, step)
+
+    def stop_trainer(self) -> bool:
+        """Stop the trainer that owns the loop; tell whether there is one."""
+        for trainer in self.trainers[-1:]:
+            trainer.stop()
+        return bool(self.trainers)
+
+    def saved(self, step: int, why: str = "") -> None:
+        """Report the requested checkpoints: the trainer has saved this step, or why it has not."""
+        commands, self._unsaved = self._unsaved, []
+        for command in commands:
+            if why:
+                self._send(RankRefusal(self._head, command, why, is_late=True))
+            else:
+                self._applied(command, step)
 
     def make_up(self) -> None:
         """Apply changes that were due before their knob existed, if it exists now."""
@@ -171,6 +207,9 @@ class Acts:
                 for switch in self.loggers:
                     switch(str(order.payload.get("log") or ""))
                 self._applied(order.command, self._boundary.step)
+            case "checkpoint" if self.trainers:
+                self._unsaved.append(order.command)
+                self.trainers[-1].save()
             case "checkpoint":
                 for save in self.savers:
                     save(self._boundary.step)
@@ -182,8 +221,10 @@ class Acts:
         A knob that does not exist yet gets its value later. A change of an earlier generation
         does not replace one of this generation.
         """
-        change = KnobChange(order.command, KnobRequest.of(order.payload), self._applied)
-        for name, value in change.request.values.items():
+        is_late = order.effective < self._boundary.step
+        request = KnobRequest.of(order.payload, is_late)
+        change = KnobChange(order.command, request, self._applied)
+        for name, value in request.values.items():
             knob = self._knobs.get(name)
             if self._is_over(order, change, name):
                 change.done(name, self._boundary.step, None, None)

@@ -12,45 +12,41 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_waiting: dict[str, list[Callable[[ModuleType], None]]] = {}  # by module
+
+
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call `then` with the module: now if it is loaded, else right after its import."""
     if (module := sys.modules.get(name)) is not None:
         then(module)
-    else:
-        sys.meta_path.insert(0, _HookFinder(name, then))
+        return
+    if not _waiting:
+        sys.meta_path.insert(0, _finder)
+    _waiting.setdefault(name, []).append(then)
 
 
 class _HookFinder:
-    """Finds the one module, with a hook; ignores every other."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._then = then
+    """Finds the modules that are waited for, with a hook; ignores every other."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self._name:
+        if name not in _waiting:
             return None
         finders = [finder for finder in sys.meta_path if finder is not self]
         found = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _HookLoader(spec.loader, self._arrived)  # type: ignore[assignment]
+            spec.loader = _HookLoader(spec.loader, name)  # type: ignore[assignment]
         return spec
-
-    def _arrived(self, module: ModuleType) -> None:
-        # a new list: a thread that is going through the old one must not miss a finder
-        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
-        self._then(module)
 
 
 class _HookLoader:
-    """Loads the module with its own loader, then calls the hook."""
+    """Loads the module with its own loader, then calls what waits for it."""
 
-    def __init__(self, inner: Any, arrived: Callable[[ModuleType], None]) -> None:
+    def __init__(self, inner: Any, name: str) -> None:
         self._inner = inner
-        self._arrived = arrived
+        self._name = name
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         module: ModuleType | None = self._inner.create_module(spec)
@@ -61,4 +57,16 @@ class _HookLoader:
             module.__spec__.loader = self._inner
         module.__loader__ = self._inner
         self._inner.exec_module(module)
-        self._arrived(module)
+        _arrived(self._name, module)
+
+
+def _arrived(name: str, module: ModuleType) -> None:
+    thens = _waiting.pop(name, [])
+    if not _waiting:
+        # a new list: a thread that is going through the old one must not miss a finder
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not _finder]
+    for then in thens:
+        then(module)
+
+
+_finder: Any = _HookFinder()

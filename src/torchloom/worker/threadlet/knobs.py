@@ -26,16 +26,22 @@ class KnobRequest:
     values: Mapping[str, Value]
     hold: bool = False  # pin the values instead of scaling a schedule
     undo: str = ""  # the command to undo
+    # What was used before the change, if it took effect at an earlier step than this one.
+    then: Mapping[str, Value] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, payload: Mapping[str, Value]) -> "KnobRequest":
-        """Read `{"name", "value", "hold"}`, or `{"values": {name: value}, "hold"}` for several."""
-        values = payload.get("values")
+    def of(cls, payload: Mapping[str, Value], is_late: bool = False) -> "KnobRequest":
+        """Read `{"name", "value", "hold"}`, or `{"values": {name: value}, "hold"}` for several.
+
+        A change that is done again late is read with the values `before` it, by name.
+        """
+        values, then = payload.get("values"), payload.get("before") if is_late else None
         if not isinstance(values, dict):
             values = {str(payload.get("name", "")): payload.get("value")}
         if not values:
             raise BadKnobValue("the command names no knob")
-        return cls(dict(values), bool(payload.get("hold", False)), str(payload.get("undo") or ""))
+        hold, undo = bool(payload.get("hold", False)), str(payload.get("undo") or "")
+        return cls(dict(values), hold, undo, then if isinstance(then, dict) else {})
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +88,7 @@ class UnknownKnob(UserError):
     code = "unknown_knob"
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        there = f"there are {', '.join(known)}" if known else "there are none"
+        there = f"known: {', '.join(known)}" if known else "there are none"
         hint = nearest(name, known) or there
         super().__init__(f"no knob {name!r}; {hint}")
 
@@ -342,12 +348,18 @@ Rules = list[ValueRule | None]
 
 
 def plan(
-    field: str, groups: list[dict[str, Any]], rules: Rules, value: Any, hold: bool
+    field: str,
+    groups: list[dict[str, Any]],
+    rules: Rules,
+    value: Any,
+    hold: bool,
+    then: Value = None,
 ) -> tuple[Rules, Value]:
     """Return the new rules of the groups, and the value that was used before.
 
     Groups of one optimizer keep their ratios: the first that is not 0 gets the value itself. If all
-    are 0, the value is held.
+    are 0, the value is held. For a change of an earlier step, `then` is the value that was used
+    before it, by which the schedule of that step is known.
     """
     if field not in SCALED:
         before = groups[0][field] if rules[0] is None else rules[0].target
@@ -359,10 +371,27 @@ def plan(
     if not first:
         return [ValueRule(value) for _ in groups], 0.0
     new = [
-        before if own == 0 else ValueRule(value * (number / first), None if hold else own)
+        before
+        if own == 0
+        else ValueRule(
+            value * (number / first), None if hold else _base(own, number / first, before, then)
+        )
         for before, own, number in zip(rules, now, used, strict=True)
     ]
     return new, first
+
+
+def _base(own: float, ratio: float, before: ValueRule | None, then: Value) -> float:
+    """Return the program's value in the step of a change: `own`, or what follows from `then`."""
+    if not isinstance(then, int | float) or then <= 0:
+        return own
+    if before is None:
+        return then * ratio
+    return (
+        own
+        if before.base is None or not before.target
+        else then * ratio * (before.base / before.target)
+    )
 
 
 def plain(value: Any) -> Value:

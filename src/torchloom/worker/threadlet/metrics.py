@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from torchloom.messages.plane import Event, Head, Message, Metrics, Value
 
@@ -21,10 +21,19 @@ _SIXTY_FOUR_BITS = range(-(1 << 63), 1 << 64)  # integers that can be sent
 _MOST_REPORTS = 50  # lines about dropped values
 
 
+class Gauge(Protocol):
+    """Numbers that are read once a second, in the link's thread."""
+
+    def read(self) -> dict[str, float]:
+        """Return the numbers now; none while nothing is known."""
+        ...
+
+
 class Vitals:
     """Samples of the process, taken in the link's thread."""
 
     def __init__(self) -> None:
+        self.gauges: list[Gauge] = []
         self._at = 0.0
         self._cpu = 0.0
 
@@ -46,6 +55,8 @@ class Vitals:
         }
         if (used := _device_memory()) is not None:
             row["loom/device_memory"] = used
+        for gauge in self.gauges:
+            row |= gauge.read()
         return row
 
 

@@ -135,7 +135,7 @@ class Optimizers:
         self,
         boundary: StepBoundary,
         attend: Callable[[], None],
-        learned: Callable[[], None],
+        learned: Callable[[int], None],
         event: Callable[[str, dict[str, Value]], None],
     ) -> None:
         self.counts = True  # whether a return is a boundary: not with run.steps
@@ -153,25 +153,25 @@ class Optimizers:
         self._known: dict[int, KnownOptimizer] = {}
         self._numbers = 0
         self._carried: dict[int, Mapping[str, Any]] = {}  # rules of an earlier process, by number
-        self._handles: list[Any] = []
+        self._is_installed = False
         self._broken: Callable[[BaseException], None] = lambda error: None
 
     # Hooks.
 
     def install(self, module: Any, broken: Callable[[BaseException], None]) -> None:
         """Install the hooks in torch.optim.optimizer; exceptions in them are passed to `broken`."""
-        if not self._handles:
+        if not self._is_installed:
+            self._is_installed = True
             self._broken = broken
-            self._handles = [
-                module.register_optimizer_step_pre_hook(self.before),
-                module.register_optimizer_step_post_hook(self.after),
-            ]
+            module.register_optimizer_step_pre_hook(self.before)
+            module.register_optimizer_step_post_hook(self.after)
 
     def remove(self) -> None:
-        """Remove the hooks for good, and restore the program's own values."""
+        """Disable the hooks for good, and restore the program's own values.
+
+        They stay registered: torch may be going through its hooks now.
+        """
         self._main = None
-        for handle in self._handles:
-            handle.remove()
         self._put_back()
 
     def stop(self) -> None:
@@ -239,7 +239,7 @@ class Optimizers:
         if (state := self._carried.pop(known.number, None)) is not None:
             knobs.put_back(known, state)
             self._asked = self._asked or bool(known.rules)
-        self._learned()
+        self._learned(steps_before(optimizer))
 
     def _differ(self, known: KnownOptimizer) -> None:
         """Apply a stop or the rules to this step."""
@@ -265,7 +265,8 @@ class Optimizers:
         rules = [known.rules.get(key) for key in keys]
         covered = [groups[index] for index, _ in keys]
         value, hold = change.request.values[name], change.request.hold
-        new, before = plan(keys[0][1], covered, rules, value, hold)
+        then = change.request.then.get(name)
+        new, before = plan(keys[0][1], covered, rules, value, hold, then)
         if is_own := not hold and _is_followed(armed, _value(groups, keys[0])):
             before, new = armed.was, [None for _ in keys]
         elif (past := known.before(change.request.undo, name)) is not None:
@@ -343,6 +344,11 @@ class Optimizers:
         known = list(self._known.values())
         return next((one for one in known if name in (own for own, _, _ in one.names())), None)
 
+    def number(self, optimizer: Any) -> int:
+        """Return the number of an optimizer in the order of first steps; 0 if it is not known."""
+        known = self._known.get(id(optimizer))
+        return known.number if known else 0
+
     def names(self) -> tuple[str, ...]:
         return tuple(name for one in list(self._known.values()) for name, _, _ in one.names())
 
@@ -354,7 +360,7 @@ class Optimizers:
         """
         known = self.find(name)
         if known is None:
-            raise BadKnobValue(f"the optimizer of {name} is gone")
+            raise BadKnobValue(f"the optimizer of {name} no longer exists")
         was = _value(known.groups(), known.covered(name)[0])
         own = float(was) if isinstance(was, int | float) else 0.0
         known.armed.append(ArmedChange(change, name, ratio if own > 0 else None, own))
@@ -383,6 +389,16 @@ class Optimizers:
             for name, at, what in known.names():
                 index = at if at >= 0 else 0
                 yield name, what, known.used.get((index, what), plain(groups[index].get(what)))
+
+
+def steps_before(optimizer: Any) -> int:
+    """Return how many steps an optimizer's state counts, which a checkpoint may have restored."""
+    try:
+        parameters = (group["params"][0] for group in optimizer.param_groups if group["params"])
+        counts = (optimizer.state.get(one, {}).get("step") for one in parameters)
+        return next((int(count) for count in counts if count is not None), 0)
+    except Exception:  # an optimizer of another kind: its steps are counted from here
+        return 0
 
 
 def check(name: str, value: Value) -> Value:

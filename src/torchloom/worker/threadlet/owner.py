@@ -17,11 +17,16 @@ _STARTED = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
 
 def take(env: "MutableMapping[str, str]") -> bool:
     """Become the process that reports for the rank; False in a child of that process."""
-    ours = f"{os.getpid()}:{started()}"
+    ours = _own_name()
     if env.get(OWNER_VARIABLE, ours) != ours:
         return False
     env[OWNER_VARIABLE] = ours
     return True
+
+
+def is_taken(env: "MutableMapping[str, str]") -> bool:
+    """Tell whether this process reports for the rank."""
+    return env.get(OWNER_VARIABLE) == _own_name()
 
 
 def claim(env: "MutableMapping[str, str]") -> bool:
@@ -57,6 +62,10 @@ def started(pid: "int | str" = "self") -> int:
     except OSError:
         return 0
     return int(text.rpartition(")")[2].split()[_STARTED])
+
+
+def _own_name() -> str:
+    return f"{os.getpid()}:{started()}"
 
 
 def _lives(path: str, ours: str) -> bool:

@@ -17,9 +17,9 @@ from torchloom.worker.environment import (
     GENERATION_VARIABLE,
     HANG_LIMIT_VARIABLE,
     HANG_VARIABLE,
+    INCARNATION_VARIABLE,
     JOB_SPEC_VARIABLE,
     JOB_VARIABLE,
-    LIFE_VARIABLE,
     PAGE_VARIABLE,
     STORE_VARIABLE,
 )
@@ -139,7 +139,7 @@ class RankIdentity:
             started=started(),
             incarnation=uuid.uuid4().hex,
             hang=hang_settings(env),
-            start_count=_number(env, LIFE_VARIABLE, 1),
+            start_count=_number(env, INCARNATION_VARIABLE, 1),
             attempt=_number(env, ATTEMPT_VARIABLE),
         )
 

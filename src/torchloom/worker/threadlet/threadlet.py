@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from torchloom.bus.progress_page import ProgressPage, StepPhase
-from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
+from torchloom.messages.plane import Boundary, Event, Goodbye, Message, Planned, Register, Value
 from torchloom.worker.environment import AGENT_VARIABLE, PAGE_VARIABLE, variables
 from torchloom.worker.recovery.membership import MembershipLink
 from torchloom.worker.threadlet import owner
@@ -58,8 +58,11 @@ class Threadlet:
         self.control = RankControl(
             self.identity, self.boundary, judge, self.acts.check, self.send, lambda: self.membership
         )
-        self._vitals = Vitals()
+        self.vitals = Vitals()
+        self.has_logged = False  # the program logs its own numbers by the API
+        self._kind: Boundary = "attached"  # of the boundaries, once there is one
         self._begun = False
+        self._is_resumed = False  # its step is that of a checkpoint
         self._noted = False
         self._link: AgentLink | None = None
 
@@ -106,8 +109,8 @@ class Threadlet:
 
     def _collect(self) -> Iterator[Message]:
         boundary = self.boundary
-        if boundary.kind != "none" and self._vitals.is_due:
-            row = self._vitals.sample(boundary.seconds(), self.optimizers.values())
+        if boundary.kind != "none" and self.vitals.is_due:
+            row = self.vitals.sample(boundary.seconds(), self.optimizers.values())
             self.notes.add(boundary.step, row | self._dropped())
         return self.notes.collect()
 
@@ -133,13 +136,39 @@ class Threadlet:
         The loop calls `begin` itself, since it may resume at a later step.
         """
         self.optimizers.counts = False
+        self._kind, self.has_logged = "api", True
         if self.boundary.kind == "attached":
             self.boundary.kind = "api"
             self.introduce()
 
+    @property
+    def is_followed(self) -> bool:
+        """Tell whether the program's loop is `run.steps`, which no adapter may override."""
+        return self._kind == "api"
+
+    def follow_trainer(self, step: int) -> None:
+        """Take step boundaries from a trainer, which begins or resumes at this step.
+
+        Changes of knobs that the job had before are in force from this step on.
+        """
+        self.optimizers.counts = False
+        self.boundary.step = step
+        self.begin()
+        self.reach(step)
+
+    def reach(self, step: int) -> None:
+        """Pass the boundary before a step, in a loop that is not `run.steps`."""
+        if self.boundary.reach(step, step):
+            self.attend()
+
+    def follow_optimizers(self) -> None:
+        """Take step boundaries from the optimizers again, after a trainer has ended."""
+        self.optimizers.counts = not self.is_followed
+
     def resume_at(self, step: int, rules: Mapping[int, Mapping[str, Any]]) -> None:
         """Continue at the step of an earlier process, with the rules of its optimizers."""
         self.boundary.step = step
+        self._is_resumed = True
         self.acts.resume_at(step, self.optimizers.restore(rules))
 
     def begin(self) -> None:
@@ -222,17 +251,20 @@ class Threadlet:
     def attend(self) -> None:
         """Execute the commands that take effect at this boundary."""
         if self.boundary.kind == "none":
-            self.boundary.begin("attached" if self.optimizers.counts else "api")
+            self.boundary.begin(self._kind)
             self.introduce()
             if (world := program_world()) > self.identity.world_size:
                 self.event("job", {"attached": world})
         while due := self.boundary.attend():
             for order in due:
                 self.acts.act(order)
-        if self.acts.stopping and self.optimizers.counts:
+        if self.acts.stopping and not self.is_followed and not self.acts.stop_trainer():
             self.optimizers.stop()
 
-    def _learned(self) -> None:
+    def _learned(self, steps: int) -> None:
+        """Handle the first step of an optimizer, which took `steps` in an earlier process."""
+        if steps and self.optimizers.counts and not self._is_resumed:
+            self.boundary.step += steps
         self.begin()
         self.acts.make_up()
         self.introduce()

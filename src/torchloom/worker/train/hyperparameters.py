@@ -59,7 +59,7 @@ class HyperparameterLimits:
         if isinstance(value, str) and value in self.choices:
             return value
         hint = nearest(value, self.choices) if isinstance(value, str) else ""
-        there = f"there are: {', '.join(self.choices)}"
+        there = f"known: {', '.join(self.choices)}"
         shown = shorten(repr(value))
         raise SpecError(path, "; ".join(word for word in (f"no {shown}", hint, there) if word))
 
@@ -91,26 +91,26 @@ class Hyper:
     weight_decay: float = _of(0.0, "weight decay", 0.0, 10.0)
     momentum: float = _of(0.0, "momentum", 0.0, 1.0, ("optimizer", ("sgd",)))
     clip: float = _of(0.0, "longest gradient (its norm); 0 is no limit", 0.0, 1e9)
-    accumulate: int = _of(1, "batches of which a step's gradient is made", 1, 1 << 16)
+    accumulate: int = _of(1, "batches that make up the gradient of a step", 1, 1 << 16)
     schedule: str = _one_of(
-        "how the learning rate goes over the steps",
+        "how the learning rate changes over the steps",
         *("constant", "linear", "cosine", "step", "onecycle"),
     )
     warmup_steps: int = _of(0, "steps in which the learning rate rises", 0, 10**9, _RISING)
     decay_to: float = _of(
-        0.0, "what is left of lr at the end", 0.0, 1.0, ("schedule", ("linear", "cosine"))
+        0.0, "fraction of lr at the end", 0.0, 1.0, ("schedule", ("linear", "cosine"))
     )
-    step_size: int = _of(1000, "steps from drop to drop", 1, 10**9, ("schedule", ("step",)))
-    gamma: float = _of(0.1, "what a drop leaves of lr", 0.0, 1.0, ("schedule", ("step",)))
+    step_size: int = _of(1000, "steps between two drops", 1, 10**9, ("schedule", ("step",)))
+    gamma: float = _of(0.1, "factor of lr at each drop", 0.0, 1.0, ("schedule", ("step",)))
     amp: str = _one_of("automatic mixed precision; fp16 needs a GPU", "off", "bf16", "fp16")
     eval_fraction: float = _of(0.1, "share of the data to evaluate on; 0 is none", 0.0, 0.9)
     loader_workers: int = _of(0, "processes that read data for each worker", 0, 256)
     hidden: int = _of(256, "width of a hidden layer", 1, 1 << 16, _for("mlp"))
     layers: int = _of(2, "hidden layers, or blocks", 1, 256, _for("mlp", "transformer"))
     channels: int = _of(16, "channels of the first convolution", 1, 1 << 12, _for("cnn"))
-    width: int = _of(128, "numbers that stand for a byte", 1, 1 << 14, _for("transformer"))
+    width: int = _of(128, "size of the embedding of a byte", 1, 1 << 14, _for("transformer"))
     heads: int = _of(4, "heads of attention; they share the width", 1, 256, _for("transformer"))
-    context: int = _of(64, "bytes that are looked at together", 1, 1 << 16, ("dataset", ("text",)))
+    context: int = _of(64, "bytes of a window", 1, 1 << 16, ("dataset", ("text",)))
     dropout: float = _of(0.0, "share of values dropped", 0.0, 0.99, _for("mlp", "transformer"))
 
 
@@ -148,7 +148,7 @@ def _taken(spec: JobSpec) -> Iterator[tuple[str, Any]]:
             default, limits = TABLE[name]
             yield name, limits.take(value, default, path)
         elif not is_own(spec):
-            hint = nearest(name, TABLE) or f"there are: {', '.join(TABLE)}"
+            hint = nearest(name, TABLE) or f"known: {', '.join(TABLE)}"
             raise SpecError(path, f"unknown hyperparameter; {hint}")
 
 
@@ -169,7 +169,7 @@ def _check_place(where: str, name: str, hyper: Hyper, spec: JobSpec) -> None:
     kinds = {"model": spec.model, "dataset": spec.dataset.partition(":")[0]}
     found = kinds.get(other) or getattr(hyper, other)
     if found not in wanted:
-        problem = f"is for {other} {' or '.join(wanted)}, not {shorten(found)}: take it out"
+        problem = f"is for {other} {' or '.join(wanted)}, not {shorten(found)}: remove it"
         raise SpecError(at(where, name), problem)
 
 
@@ -195,7 +195,7 @@ Function = Callable[[Mapping[str, Any]], Any]
 def unknown(field: str, name: str, known: Iterable[str]) -> SpecError:
     """Return the error for an unknown name."""
     there = tuple(known)
-    hints = (f"no {shorten(name)!r}", nearest(name, there), f"there are: {', '.join(there)}")
+    hints = (f"no {shorten(name)!r}", nearest(name, there), f"known: {', '.join(there)}")
     return SpecError(field, "; ".join(hint for hint in hints if hint))
 
 

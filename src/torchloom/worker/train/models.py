@@ -21,7 +21,7 @@ def make_model(spec: JobSpec, hyper: Hyper, samples: Samples) -> nn.Module:
         return _own(spec.model, spec.hyperparameters)
     check_fit(spec, samples.kind)
     if not samples.classes:
-        problem = f"{spec.dataset} does not tell how many classes it has"
+        problem = f"{spec.dataset} does not say how many classes it has"
         raise SpecError("dataset", f"{problem}: give it an attribute `classes`")
     return MAKERS[spec.model](hyper, samples)
 

@@ -15,7 +15,10 @@ HERE = Path(__file__).parent
 PROGRAM = """
 import asyncio, sys, time
 from pathlib import Path
-from tests.weaver.fakes import crowd, job_event, register, weaver_at
+try:
+    from tests.harness.fake_agents import crowd, job_event, register, weaver_at
+except ImportError:  # older commits
+    from tests.weaver.fakes import crowd, job_event, register, weaver_at
 from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import Event, Metrics
 from torchloom.weaver.api.router import Router as Answering

@@ -4,7 +4,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from torchloom.weaver.store.rows import PointRow
 from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.curves import BadPointCursor, Best, Curve, NewsSegment
 from torchloom.weaver.store.series.ingest import LogLimits
+from torchloom.weaver.store.series.points import FIELDS, PointBuckets
 
-from ....harness.metric_rows import in_file, shown
+from ....harness.metric_rows import Place, Shown, in_file, replaced, replaced_in_file, shown
 
 NAMES = ("loss", "lr")
 NAN, INF = math.nan, math.inf
@@ -54,6 +55,7 @@ class Logged:
     limits: LogLimits
     job: str = field(default_factory=lambda: f"job {next(JOBS)}")
     model: dict[tuple[str, int], PointRow] = field(default_factory=dict)
+    every: dict[tuple[str, int, int], PointRow] = field(default_factory=dict)  # by generation, too
     _number: int = 0
 
     def log(self, *runs: Run) -> None:
@@ -73,14 +75,24 @@ class Logged:
         for step, time, *values in run.rows():
             for name, value in zip(NAMES, values, strict=True):
                 known = self.model.get((name, step))
+                point = PointRow(name, 0, step, run.generation, time, value)
+                self.every[name, step, run.generation] = point
                 if known is None or known.generation <= run.generation:
-                    self.model[name, step] = PointRow(name, 0, step, run.generation, time, value)
+                    self.model[name, step] = point
 
     def points(self, name: str, first: int, last: int) -> list[PointRow]:
         of_it = [
             p for (its, step), p in self.model.items() if its == name and first <= step <= last
         ]
         return sorted(of_it, key=lambda point: point.step)
+
+    def replaced(self, name: str) -> dict[int, list[PointRow]]:
+        """Return by generation what later ones have replaced."""
+        found: dict[int, list[PointRow]] = {}
+        for (its, step, generation), point in self.every.items():
+            if its == name and self.model[its, step].generation != generation:
+                found.setdefault(generation, []).append(point)
+        return {key: sorted(points, key=lambda one: one.step) for key, points in found.items()}
 
 
 def same(found: Iterable[Any], expected: Iterable[Any]) -> bool:
@@ -113,10 +125,19 @@ def check(curve: Curve | None, expected: list[PointRow], buckets: int) -> None:
         return
     count = len(curve.step_first)
     assert min(len(expected), buckets) / 2 <= count <= buckets
-    columns = zip(
-        *(getattr(curve, name) for name in Curve.__slots__[3:]),
-        strict=True,
-    )
+    check_buckets(curve, expected)
+
+
+def check_replaced(curve: Curve, expected: dict[int, list[PointRow]], buckets: int) -> None:
+    """See that the older points are those of a dict, and take few buckets."""
+    assert [one.generation for one in curve.replaced] == sorted(expected)
+    for one in curve.replaced:
+        check_buckets(one.buckets, expected[one.generation])
+    assert sum(len(one.buckets) for one in curve.replaced) <= buckets + len(expected)
+
+
+def check_buckets(buckets: Curve | PointBuckets, expected: list[PointRow]) -> None:
+    columns = zip(*(getattr(buckets, name) for name in FIELDS), strict=True)
     at = 0
     for first, last, low, high, final, time, many, nans in columns:
         its = expected[at : at + many]
@@ -136,10 +157,19 @@ def check_all(logged: Logged, first: int, last: int, buckets: int) -> None:
     everything = [point for name in NAMES for point in expected[name]]
     assert same(read(logged.store, job, 1009, first=first, last=last), everything)
 
-    found = curves.curves(records, job, first=first, last=last, buckets=buckets)
+    found = curves.curves(records, job, first=first, last=last, buckets=buckets, replaced=True)
 
     assert {curve.name for curve in found} == {name for name in NAMES if expected[name]}
     named = {curve.name: curve for curve in found}
+    for curve in found:
+        older = logged.replaced(curve.name)
+        assert curve.has_replaced == bool(older)
+        in_range = {
+            generation: its
+            for generation, points in older.items()
+            if (its := [one for one in points if first <= one.step <= last])
+        }
+        check_replaced(curve, in_range, buckets)
     for name in NAMES:
         check(named.get(name), expected[name], buckets)
     all_of_it = {name: logged.points(name, -(2**63), 2**63 - 1) for name in NAMES}
@@ -221,18 +251,60 @@ def test_steps_scattered_over_a_long_curve_are_merged_a_part_at_a_time(store: Pl
     check_all(logged, 1000, 140_000, 200)
 
 
+def in_the_tables(store: PlaneStore) -> tuple[dict[Place, Shown], dict[Place, dict[int, Shown]]]:
+    """Return what is shown and what is not, read by other code than ours."""
+    if store.place.folder is None:
+        import psycopg
+
+        with psycopg.connect(store.place.url) as connection:
+            return shown(connection, "records."), replaced(connection, "records.")
+    path = store.place.folder / "records.db"
+    return in_file(path), replaced_in_file(path)
+
+
+@pytest.mark.parametrize("enough", [1, 10**9], ids=["in a chunk", "as it came"])
+def test_steps_that_a_restart_repeats_are_kept_as_they_were_before(
+    store: PlaneStore, enough: int
+) -> None:
+    logged = Logged(store, LogLimits(enough))
+    logged.log(Run(1, 0, 1, 10, every=100))
+    logged.log(Run(2, 5, 1, 5, odd=99.0, every=1))
+
+    loss, _ = curves.curves(store.records, logged.job, replaced=True)
+
+    (older,) = loss.replaced
+    assert loss.last == [1.5, *(1 + n / 8 for n in range(1, 5)), *[99.0] * 5]
+    assert (older.generation, older.buckets.step_last) == (1, [5, 6, 7, 8, 9])
+    assert older.buckets.last == [1 + n / 8 for n in range(5, 10)]
+    plain, _ = curves.curves(store.records, logged.job)
+    assert plain == replace(loss, replaced=[])
+    _, kept = in_the_tables(store)
+    mine = {place[4]: its for place, its in kept.items() if place[:2] == (logged.job, "loss")}
+    assert {step: its[1].value for step, its in mine.items()} == dict(
+        zip(older.buckets.step_last, older.buckets.last, strict=True)
+    )
+
+
+def test_of_points_that_were_replaced_the_one_that_arrived_last_is_kept(
+    store: PlaneStore,
+) -> None:
+    """An agent may send the last points of a process after the next one has begun."""
+    logged = Logged(store, LogLimits(enough=1))
+    logged.log(Run(1, 0, 1, 5000, odd=1.0, every=1))
+    logged.log(Run(2, 9, 1, 2, odd=2.0, every=1))
+    logged.log(Run(1, 10, 1, 1, odd=3.0, every=1))
+    check_all(logged, 0, 5000, 100)
+
+    logged.log(Run(1, 5000, 1, 5000))  # the points that wait are sealed
+    check_all(logged, 0, 5000, 100)
+
+
 def test_a_second_reader_finds_the_same_points_in_the_bytes(store: PlaneStore) -> None:
     logged = Logged(store, LogLimits(enough=3000))
     for turn in range(12):
         logged.log(Run(turn % 3, turn * 700, 1, 1000, NAN))
 
-    if store.place.folder is None:
-        import psycopg
-
-        with psycopg.connect(store.place.url) as connection:
-            found = shown(connection, "records.")
-    else:
-        found = in_file(store.place.folder / "records.db")
+    found, older = in_the_tables(store)
 
     expected = {
         (logged.job, name, 0, "", step): (point.generation, point.time, point.value)
@@ -240,6 +312,15 @@ def test_a_second_reader_finds_the_same_points_in_the_bytes(store: PlaneStore) -
     }
     assert found.keys() == expected.keys()
     assert all(same(found[place], expected[place]) for place in expected)
+    assert {
+        (place[1], place[4], generation): repr(point)
+        for place, its in older.items()
+        for generation, point in its.items()
+    } == {
+        (name, step, one.generation): repr(Shown(one.generation, one.time, one.value))
+        for (name, step, generation), one in logged.every.items()
+        if logged.model[name, step].generation != generation
+    }
 
 
 @pytest.mark.process  # it takes seconds

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import random
 import signal
 import time
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -76,6 +78,10 @@ samples = torch.utils.data.TensorDataset(data)
 if TOLD.get("loader") == "stock":
     sampler = torch.utils.data.DistributedSampler(samples, 3, RANK, seed=3)
     source = torch.utils.data.DataLoader(samples, BATCH, sampler=sampler)
+elif TOLD.get("loader") == "generators":
+    own = torch.Generator().manual_seed(RANK), numpy.random.default_rng(RANK), random.Random(RANK)
+    run.track(torch_own=own[0], numpy_own=own[1], python_own=own[2])
+    source = STEPS
 else:
     source = run.loader(samples, batch_size=BATCH, num_workers=TOLD.get("workers", 0))
 write(told=[told["width"], told["row"].tolist()])
@@ -88,9 +94,20 @@ def digest():
     return told.hexdigest()
 
 
+def wait_for(name):
+    while not os.path.exists(f"{os.environ['OUT']}/{name}"):
+        time.sleep(0.001)
+
+
+def drawn(of_torch, of_numpy, of_python):
+    """Return a batch that generators of the program's own have drawn."""
+    x = torch.rand(BATCH, 8, generator=of_torch) + of_numpy.random() + of_python.random()
+    return x.float()
+
+
 def train():
     for step in run.steps(source):
-        (x,) = step.batch
+        (x,) = (drawn(*own),) if source == STEPS else step.batch
         before = float(x.sum())
         with step:
             hit("begin", step.number)
@@ -118,13 +135,17 @@ def train():
                 write(section=step.number, total=float(total))
             write(section_done=section.is_done, number=step.number)
         if step.number == TOLD.get("gate", -1) and step.is_done:
-            while not os.path.exists(f"{os.environ['OUT']}/go"):
-                time.sleep(0.001)
+            wait_for("go")
         if step.number == TOLD.get("leave", -1):
+            if RANK != 0:
+                wait_for("ended-0")
             break
 
 
 for _ in range(TOLD.get("loops", 1)):
     train()
 write(ended=run.applied)
+if "leave" in TOLD:
+    open(f"{os.environ['OUT']}/ended-{RANK}", "w").close()
+    wait_for("released")  # the end of one rank may take away what another still receives
 dist.destroy_process_group()

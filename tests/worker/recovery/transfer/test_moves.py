@@ -377,7 +377,7 @@ except moving.NotTaken as error:
         [
             {
                 "error": "rank 0 has no state to give: "
-                "cannot save tracked.mine: object is no tensor, plain value or container"
+                "cannot save tracked.mine: object is not a tensor, plain value or container"
             }
         ],
         [{"is_taken": True}],
@@ -395,6 +395,7 @@ room = os.statvfs
 os.statvfs = lambda path: os.statvfs_result((4096, 4096, 10, 10, 10, 0, 0, 0, 0, 255))
 taken = move([(2, "state", 7, 0)], ["a"] * world)
 tell(whole=rank == 2 and same(taken.shared, state_of(0)), left=left())
+meet("done")
 """
     )
 

@@ -104,7 +104,9 @@ def train(epochs):
             else:
                 x, index = step.batch
             is_last = (step.number + 1) % every == 0
-            with contextlib.nullcontext() if is_last else model.no_sync():
+            if told.get("switch"):  # as nanoGPT does it
+                model.require_backward_grad_sync = is_last
+            with contextlib.nullcontext() if is_last or told.get("switch") else model.no_sync():
                 with torch.autocast("cpu", torch.bfloat16, enabled=told.get("amp", False)):
                     outputs = model(x)
                     loss = outputs["out"].float().pow(2).mean() + outputs["more"][0].float().mean()

@@ -169,7 +169,7 @@ class Chunks:
 
     def _plan(self, key: int, points: Points) -> _Seal:
         tail, hidden = resolve(points)
-        seal = _Seal(hidden=[hidden] if len(hidden) else [], since=self._since)
+        seal = _Seal(since=self._since)
         first, last = tail.steps[0], tail.steps[-1]
         beside = [
             *self._sql.rows(_LEFT, key, first),
@@ -194,6 +194,8 @@ class Chunks:
                 full = len(tail)  # a rest that long would have all of this done again too soon
             seal.sealed += [tail.cut(n, min(n + CHUNK, full)) for n in range(at, full, CHUNK)]
             seal.rest = tail.cut(full, len(tail))
+        if len(hidden):  # behind what was sealed: readers of hidden points keep the later of two
+            seal.hidden.append(hidden)
         return seal
 
     def _merge(self, seal: _Seal, key: int, number: int, points: Points) -> None:

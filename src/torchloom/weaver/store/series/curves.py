@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torchloom.errors import UserError
 from torchloom.weaver.store.rows import PointRow
@@ -21,6 +21,7 @@ from torchloom.weaver.store.series.points import (
     ints,
     parts,
     pieces,
+    summarise,
 )
 from torchloom.weaver.store.series.stored_series import (
     SeriesKey,
@@ -196,6 +197,7 @@ __all__ = [
     "News",
     "PointPage",
     "NewsSegment",
+    "ReplacedPoints",
     "SeriesKey",
     "best",
     "curves",
@@ -206,6 +208,14 @@ __all__ = [
     "points",
     "series",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedPoints:
+    """What one generation reported of steps that a later one has repeated."""
+
+    generation: int
+    buckets: PointBuckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +233,8 @@ class Curve:
     time: Sequence[float]
     count: Sequence[int]
     nans: Sequence[int]
+    has_replaced: bool = False  # a later generation has repeated steps
+    replaced: Sequence[ReplacedPoints] = ()  # by generation, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,15 +290,29 @@ def curves(
     first: int | None = None,
     last: int | None = None,
     buckets: int = 1000,
+    replaced: bool = False,
 ) -> list[Curve]:
-    """Return curves from a step to another, at most so many buckets each."""
+    """Return curves from a step to another, at most so many buckets each.
+
+    With `replaced` each has the points that later generations have replaced: in as many buckets
+    together, and at least one for each generation.
+    """
     found, ends = [], _ends(first, last)
     with records.snapshot() as reader:
         for one in stored_series(reader, job, names, ranks):
             data = one.level(*ends, buckets)
             if data:
-                found.append(_curve(one.series, _at_most(columns(data), buckets)))
+                older = _replaced(one, ends, buckets) if replaced else []
+                fine = _at_most(columns(data), buckets)
+                found.append(_curve(one.series, fine, bool(older) or one.has_replaced(), older))
     return found
+
+
+def _replaced(one: StoredSeries, ends: tuple[int, int], buckets: int) -> list[ReplacedPoints]:
+    known = one.replaced(*ends)
+    scale = max(1, -(-sum(map(len, known.values())) // max(1, buckets)))
+    drawn = ((key, columns(summarise(points, scale))) for key, points in known.items())
+    return [ReplacedPoints(key, PointBuckets(**_lists(found))) for key, found in drawn]
 
 
 def points(
@@ -410,9 +436,22 @@ def _rows(series: SeriesKey, block: Points) -> Iterator[PointRow]:
         yield PointRow(name, rank, step, generation, time, value, role)
 
 
-def _curve(series: SeriesKey, buckets: PointBuckets) -> Curve:
-    lists = (list(getattr(buckets, name)) for name in FIELDS)
-    return Curve(series.name, series.rank, series.role, *lists)
+def _curve(
+    series: SeriesKey, buckets: PointBuckets, has_replaced: bool, replaced: list[ReplacedPoints]
+) -> Curve:
+    columns = _lists(buckets)
+    return Curve(
+        series.name,
+        series.rank,
+        series.role,
+        **columns,
+        has_replaced=has_replaced,
+        replaced=replaced,
+    )
+
+
+def _lists(buckets: PointBuckets) -> dict[str, Any]:
+    return {name: list(getattr(buckets, name)) for name in FIELDS}
 
 
 def _at_most(fine: PointBuckets, buckets: int) -> PointBuckets:

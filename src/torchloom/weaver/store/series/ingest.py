@@ -18,7 +18,13 @@ from torchloom.weaver.store.series import chunks
 from torchloom.weaver.store.series.chunks import Chunks
 from torchloom.weaver.store.series.points import Part, parts, piece, record
 from torchloom.weaver.store.series.tables import Sql
-from torchloom.weaver.store.series.writer import Life, NumberedBatch, RecordSheet, Rows, Source
+from torchloom.weaver.store.series.writer import (
+    IncarnationKey,
+    NumberedBatch,
+    RecordSheet,
+    Rows,
+    Source,
+)
 
 _LIGHT = 2  # points weigh so much less than the series that each record has
 _KEPT_ROWS = 10_000  # of the log, for readers that follow a job
@@ -173,7 +179,7 @@ class PostgresIngest:
                 sql = PostgresSql(cursor)
                 # Two writers wait for each other here: numbers are given in the order of commits.
                 (progress,) = sql.rows(f"{PROGRESS} FOR UPDATE")
-                sheet = RecordSheet(_upto(cursor, {batch.life for batch in batches}))
+                sheet = RecordSheet(_upto(cursor, {batch.key for batch in batches}))
                 answers = [sheet.add(batch) for batch in batches]
                 ArrivalLog(sql, progress, self._limits).add(
                     sheet.rows, lambda s: self._ids(cursor, s)
@@ -207,9 +213,9 @@ class PostgresIngest:
         return known
 
 
-def _upto(cursor: Any, lives: set[Life]) -> dict[Life, int]:
-    found = dict.fromkeys(lives, 0)
-    asked = [list(column) for column in zip(*lives, strict=True)]
+def _upto(cursor: Any, keys: set[IncarnationKey]) -> dict[IncarnationKey, int]:
+    found = dict.fromkeys(keys, 0)
+    asked = [list(column) for column in zip(*keys, strict=True)]
     for job, rank, incarnation, upto in cursor.execute(_UPTO_OF_ALL, asked).fetchall():
         found[job, rank, incarnation] = upto
     return found
@@ -219,8 +225,8 @@ def _store(sql: PostgresSql, sheet: RecordSheet) -> None:
     sql.many(_EVENTS, sheet.events)
     names = ("job", "rank", "incarnation")
     rows = [
-        {**dict(zip(names, life, strict=True)), "upto": sheet.upto[life], "dropped": count}
-        for life, count in sheet.dropped.items()
+        {**dict(zip(names, key, strict=True)), "upto": sheet.upto[key], "dropped": count}
+        for key, count in sheet.dropped.items()
     ]
     sql.at_once(_RECEIVED_AT_ONCE, rows)
 
@@ -257,7 +263,7 @@ class SqliteIngest:
         """Store batches in one transaction; return up to which number each process is stored."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            sheet = RecordSheet({batch.life: self._upto(batch.life) for batch in batches})
+            sheet = RecordSheet({batch.key: self._upto(batch.key) for batch in batches})
             answers = [sheet.add(batch) for batch in batches]
             self._store(sheet)
             self._connection.execute("COMMIT")
@@ -272,15 +278,15 @@ class SqliteIngest:
         """Close the database."""
         self._connection.close()
 
-    def _upto(self, life: Life) -> int:
-        row = self._connection.execute(_UPTO, life).fetchone()
+    def _upto(self, key: IncarnationKey) -> int:
+        row = self._connection.execute(_UPTO, key).fetchone()
         return row[0] if row else 0
 
     def _store(self, sheet: RecordSheet) -> None:
         (progress,) = self._sql.rows(PROGRESS)
         ArrivalLog(self._sql, progress, self._limits).add(sheet.rows, self._ids)
         self._connection.executemany(_EVENTS, sheet.events)
-        rows = ((*life, sheet.upto[life], dropped) for life, dropped in sheet.dropped.items())
+        rows = ((*key, sheet.upto[key], dropped) for key, dropped in sheet.dropped.items())
         self._connection.executemany(_RECEIVED, rows)
 
     def _ids(self, source: Source) -> tuple[int, ...]:

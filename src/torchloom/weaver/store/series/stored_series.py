@@ -9,19 +9,26 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torchloom.weaver.store.series.chunks import CHUNK, COARSE, FINE, GROUP
 from torchloom.weaver.store.series.points import (
+    HIGHEST,
+    LOWEST,
+    Part,
     Points,
     joined,
+    pack,
     parts,
     piece,
+    pieces,
     resolve,
     summarise,
     unpack,
 )
-from torchloom.weaver.store.series.tables import LOOSE, SEALED, marks
+from torchloom.weaver.store.series.tables import HIDDEN, LOOSE, SEALED, marks
 
 _AT_ONCE = 500  # values of a list
 _SERIES = "SELECT id, name, rank, role FROM series WHERE job = ?"
 _LOOSE = f"SELECT series, data FROM chunks WHERE kind = {LOOSE} AND series IN"
+_HIDDEN = f"SELECT data FROM chunks WHERE series = ? AND kind = {HIDDEN} ORDER BY number"
+_WITH_HIDDEN = f"SELECT DISTINCT series FROM chunks WHERE kind = {HIDDEN} AND series IN"
 _ARRIVED = (
     "SELECT data FROM arrivals WHERE job = ? AND number > (SELECT merged FROM progress)"
     " ORDER BY number"
@@ -78,12 +85,15 @@ _Part: TypeAlias = _Chunk | _Span | Points
 
 
 class StoredSeries:
-    """One series."""
+    """One series; `come` are its points that are not sealed, in the order of their arrival."""
 
-    def __init__(self, reader: SqlReader, series: SeriesKey, top: Points) -> None:
+    def __init__(
+        self, reader: SqlReader, series: SeriesKey, come: Points, has_hidden: bool
+    ) -> None:
         self._reader = reader
         self.series = series
-        self._top = top  # what is not sealed, by step
+        self._top, self._replaced = resolve(come)  # what is shown of them, by step, and what is not
+        self._has_hidden = has_hidden
 
     def blocks(self, first: int, last: int, newest: bool = False) -> Iterator[Points]:
         """Yield what is shown from a step to another, a chunk at a time, the newest one first."""
@@ -117,6 +127,36 @@ class StoredSeries:
         if scale == 1:
             return summarise(self._all(found), max(1, -(-total // buckets)))
         return self._joined(found, scale, {} if scale == guess else self._levels(found, scale))
+
+    def has_replaced(self) -> bool:
+        """Return whether a later generation has repeated steps of this series."""
+        if self._has_hidden or len(self._replaced):
+            return True
+        return any(len(points) for points in self._overlaps(LOWEST, HIGHEST))
+
+    def replaced(self, first: int, last: int) -> dict[int, Points]:
+        """Return the points that later generations have replaced: by generation, each by step."""
+        rows = self._reader.rows(_HIDDEN, self.series.id) if self._has_hidden else ()
+        newer = map(pack, (*self._overlaps(first, last), self._replaced))
+        come: dict[int, list[Part]] = defaultdict(list)
+        for part in pieces(b"".join([*(row[0] for row in rows), *newer])):
+            come[part[0]].append(part)
+        found = {}
+        for generation in sorted(come):
+            whole, _ = resolve(unpack(piece(come[generation])[1]))
+            if len(points := whole.between(first, last)):
+                found[generation] = points
+        return found
+
+    def _overlaps(self, first: int, last: int) -> Iterator[Points]:
+        """Yield what sealed chunks and newer points of the same steps hide of each other."""
+        if not len(steps := self._top.steps):
+            return
+        for chunk in self._chunks(max(first, steps[0]), min(last, steps[-1])):
+            newer = self._top.between(chunk.first, chunk.last)
+            if len(newer):
+                ((data,),) = self._reader.rows(_DATA, self.series.id, chunk.number)
+                yield resolve(unpack(data).before(newer))[1]
 
     def _chunks(self, first: int, last: int, column: str = "NULL") -> list[_Chunk]:
         words = f'SELECT "first", "last", count, number, {column} {_CHUNKS}'
@@ -203,13 +243,13 @@ def stored_series(
     """Return the series of a job, or those of some names and ranks, by name, rank and role."""
     found = series_of(reader, job, names, ranks)
     keys = {each.id for each in found}
-    loose = _loose(reader, sorted(keys))
+    loose, hidden = _loose(reader, sorted(keys)), _with_hidden(reader, sorted(keys))
     come: dict[int, list[Any]] = defaultdict(list)
     for (data,) in reader.rows(_ARRIVED, job) if keys else ():
         for key, part in parts(data, keys):
             come[key].append(part)
     tops = {key: b"".join([*loose.get(key, ()), piece(come.get(key, ()))[1]]) for key in keys}
-    return [StoredSeries(reader, each, resolve(unpack(tops[each.id]))[0]) for each in found]
+    return [StoredSeries(reader, one, unpack(tops[one.id]), one.id in hidden) for one in found]
 
 
 def series_of(
@@ -240,4 +280,12 @@ def _loose(reader: SqlReader, keys: Sequence[int]) -> Mapping[int, list[bytes]]:
         words = f"{_LOOSE} ({marks(len(some))}) ORDER BY series, number"
         for key, data in reader.rows(words, *some):
             found[key].append(data)
+    return found
+
+
+def _with_hidden(reader: SqlReader, keys: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    for at in range(0, len(keys), _AT_ONCE):
+        some = keys[at : at + _AT_ONCE]
+        found |= {key for (key,) in reader.rows(f"{_WITH_HIDDEN} ({marks(len(some))})", *some)}
     return found

@@ -1,6 +1,6 @@
 """The tables of `records`: what ranks and agents reported, of all generations.
 
-docs/metrics.md describes how a curve is stored in them.
+docs/internals/metrics.md describes how a curve is stored in them.
 """
 
 import contextlib

@@ -23,7 +23,7 @@ TOGETHER = 1024  # batches of one transaction, where so many wait
 _log = logging.getLogger(__name__)
 
 
-Life: TypeAlias = tuple[str, int, str]  # job, rank, incarnation
+IncarnationKey: TypeAlias = tuple[str, int, str]  # job, rank, incarnation
 Source: TypeAlias = tuple[str, int, str, tuple[str, ...]]  # job, rank, role, names
 
 
@@ -42,7 +42,7 @@ class NumberedBatch:
     follows: int = 0
 
     @property
-    def life(self) -> Life:
+    def key(self) -> IncarnationKey:
         return _clean(self.head.job), self.head.rank, _clean(self.head.incarnation)
 
 
@@ -60,33 +60,33 @@ class Rows:
 class RecordSheet:
     """What one transaction stores."""
 
-    upto: dict[Life, int] = field(default_factory=dict)
-    dropped: dict[Life, int] = field(default_factory=dict)
+    upto: dict[IncarnationKey, int] = field(default_factory=dict)
+    dropped: dict[IncarnationKey, int] = field(default_factory=dict)
     rows: list[Rows] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, batch: NumberedBatch) -> int:
         """Add the new records of a batch; return up to which number its process is stored."""
-        life = batch.life
-        upto = self.upto[life]
+        key = batch.key
+        upto = self.upto[key]
         if upto < batch.follows:
             return upto  # something before it is still to come
         last = batch.first + len(batch.records) - 1
         for number in range(max(batch.first, upto + 1), last + 1):
-            self._record(life, number, batch.records[number - batch.first])
+            self._record(key, number, batch.records[number - batch.first])
         if last > upto:
-            self.upto[life] = last
-            self.dropped[life] = self.dropped.get(life, 0) + batch.dropped
+            self.upto[key] = last
+            self.dropped[key] = self.dropped.get(key, 0) + batch.dropped
         return max(last, upto)
 
-    def _record(self, life: Life, number: int, record: Message | None) -> None:
+    def _record(self, key: IncarnationKey, number: int, record: Message | None) -> None:
         if isinstance(record, Metrics):
-            self._metrics(life, record)
+            self._metrics(key, record)
         elif record is not None:
             generation = _fit(record.head.generation)
-            self.events.append((*life[:2], generation, life[2], number, *_event_columns(record)))
+            self.events.append((*key[:2], generation, key[2], number, *_event_columns(record)))
 
-    def _metrics(self, life: Life, record: Metrics) -> None:
+    def _metrics(self, key: IncarnationKey, record: Metrics) -> None:
         if not record.names or not record.rows:
             return
         names, generation = _names(record.names), _fit(record.head.generation)
@@ -94,7 +94,7 @@ class RecordSheet:
         for place, *columns in _even(record) or _uneven(record):
             its = names if place is None else (names[place],)
             content = b"".join(map(raw, columns))
-            source = (life[0], life[1], role, its)
+            source = (key[0], key[1], role, its)
             self.rows.append(Rows(source, generation, len(columns[0]), content))
 
 

@@ -326,7 +326,7 @@ class PackedState:
 
     def _tensor(self, value: Tensor) -> Any:
         if type(value) not in _TENSORS:
-            raise _Odd(value, f"{type(value).__qualname__} is no plain tensor")
+            raise _Odd(value, f"{type(value).__qualname__} is not a plain tensor")
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
             raise _Odd(value, "only dense tensors with data can be carried")
         self.tensors.append(value)
@@ -348,11 +348,11 @@ class PackedState:
         for base in _BASES:
             if isinstance(value, base):  # a member of an enum, or of another subclass
                 return self._of(base(value), depth)
-        raise _Odd(value, f"{type(value).__qualname__} is no tensor, plain value or container")
+        raise _Odd(value, f"{type(value).__qualname__} is not a tensor, plain value or container")
 
     def _numpy(self, value: Any) -> Any:
         if value.dtype.kind not in "biufc":
-            raise _Odd(value, f"numpy's {value.dtype} is no number")
+            raise _Odd(value, f"numpy's {value.dtype} is not a number")
         if type(value).__name__ != "ndarray":
             return self._of(value.item(), 0)
         try:

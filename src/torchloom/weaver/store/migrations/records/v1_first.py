@@ -1,4 +1,4 @@
-"""Metrics, events, and up to which number each life's records are stored."""
+"""Metrics, events, and up to which number each incarnation's records are stored."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Epochs, jobs, runs, agents, devices, ranks, the device map, commands and what became of them."""
+"""Epochs, jobs, runs, agents, devices, ranks, the device map, commands and their outcomes."""
 
 from typing import Any
 

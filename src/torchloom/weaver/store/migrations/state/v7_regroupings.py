@@ -1,4 +1,4 @@
-"""Live recoveries, and which process of its rank a life is."""
+"""Live recoveries, and the number of each process of a rank."""
 
 import sqlalchemy as sa
 from alembic import op
