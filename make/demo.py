@@ -1,4 +1,7 @@
-"""Show torchLoom at work on this machine, in numbered acts that fail when they do not happen."""
+"""Show torchLoom at work on this machine, in numbered acts; an act that does not work fails it.
+
+`python make/demo.py 2 6` plays two of the acts; `make recording` does so.
+"""
 
 import json
 import os
@@ -17,10 +20,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from losses import SAVING, outlive, recover
-from stage import RANKS, ROOT, NotShown, Stage, until
+from losses import LOOM, SAVING, outlive, recover
+from stage import (
+    BOLD,
+    RANKS,
+    ROOT,
+    NotShown,
+    Stage,
+    show_command,
+    show_result,
+    styled,
+    until,
+)
 
-LOOM = ".venv/bin/loom"
 SCRIPT = "examples/pytorch/train_ddp.py"
 JOB = {
     "name": "mnist-ddp-demo",
@@ -54,7 +66,7 @@ def train(stage: Stage) -> None:
     losses = [float(value) for _, value in LOSS.findall(stage.loom("run", "-n", "4", SCRIPT))]
     if len(losses) < 2 or not losses[-1] < losses[0]:
         raise NotShown(f"the loss did not fall: {losses}")
-    print(f"    => the loss fell from {losses[0]:.4f} to {losses[-1]:.4f}")
+    show_result(f"the loss fell from {losses[0]:.4f} to {losses[-1]:.4f}")
 
 
 def look(stage: Stage) -> None:
@@ -79,7 +91,7 @@ def start_again(stage: Stage) -> None:
     text = stage.loom("launch", "-n", "4", SCRIPT, "--steps", "1")
     if not LOSS.search(text):
         raise NotShown("the launched ranks trained no step")
-    print(f"    => launched, trained a step and ended in {time.monotonic() - began:.1f} s")
+    show_result(f"launched, trained a step and ended in {time.monotonic() - began:.1f} s")
 
 
 def steer(stage: Stage) -> None:
@@ -88,7 +100,7 @@ def steer(stage: Stage) -> None:
     words = ("--steps", "999999", "--lr", "0.1", "--trace", str(trace))
     stage.loom("run", "-d", "-n", str(len(RANKS)), SCRIPT, *words)
     until(lambda: ranks_with_lr(stage) == list(RANKS))  # importing, meeting, a first step
-    print(f"   $ {LOOM} set lr=0.03", flush=True)
+    show_command(f"{LOOM} set lr=0.03")
     changed = CHANGED.search(stage.loom("set", "lr=0.03"))
     if not changed:
         raise NotShown("no step is named at which all ranks took the new lr")
@@ -101,7 +113,7 @@ def steer(stage: Stage) -> None:
         print(f"{rates[step]} in step {step}")
         if any(rate != (0.1 if number < step else 0.03) for number, rate in rates.items()):
             raise NotShown(f"rank {rank} did not change its lr at step {step}, and there alone")
-    print(f"    => by their own files, all four ranks changed at step {step}")
+    show_result(f"by their own files, all four ranks changed at step {step}")
 
 
 def ranks_with_lr(stage: Stage) -> list[int]:
@@ -117,7 +129,7 @@ def used(file: Path) -> dict[int, float]:
 
 
 def submit(stage: Stage) -> None:
-    """Submit a job by HTTP, as any program could, and ask for what it came to."""
+    """Submit a job over HTTP, as any program could, and read its state and its metrics."""
     plane = json.loads(stage.ask("up", "--json") or "{}")
     token = Path(plane["token_file"]).read_text().strip()
 
@@ -130,7 +142,7 @@ def submit(stage: Stage) -> None:
             with urllib.request.urlopen(asked, timeout=30) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            raise NotShown(f"{path} is answered with {error}: {error.read().decode()}") from error
+            raise NotShown(f"{path} was answered with {error}: {error.read().decode()}") from error
 
     job = api("/api/jobs", JOB)
     print(f"    {job['job_id']}  {job['status']}  {plane['url']}/jobs/{job['id']}", flush=True)
@@ -141,13 +153,13 @@ def submit(stage: Stage) -> None:
     accuracy = api(f"/api/experiments/{job['run_id']}")["summary"]["metrics"]["accuracy"]
     if ended["status"] != "COMPLETED" or accuracy["last"] < 0.5:
         raise NotShown(f"the job did not learn: {ended['status']}, accuracy {accuracy['last']}")
-    print(f"    => by GET /api/experiments/{job['run_id']}: accuracy {accuracy['last']:.3f}")
+    show_result(f"by GET /api/experiments/{job['run_id']}: accuracy {accuracy['last']:.3f}")
     saved = f"/api/jobs/{job['id']}/checkpoints"
     until(lambda: api(saved)["items"][0]["state"] == "committed")  # the last one, of the end
     steps = [one["step"] for one in api(saved)["items"] if one["state"] == "committed"]
     if 200 not in steps:
         raise NotShown(f"no checkpoint of step 200 was kept: {steps}")
-    print(f"    => by GET {saved}: steps {', '.join(map(str, steps))}")
+    show_result(f"by GET {saved}: steps {', '.join(map(str, steps))}")
 
 
 def stop(stage: Stage) -> None:
@@ -163,37 +175,37 @@ def down(stage: Stage) -> None:
 
 
 ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
-    ("What this demo uses.", f"{LOOM} --version", set_up),
-    ("Four processes train a small model together (DDP).", f"{LOOM} run -n 4 {SCRIPT}", train),
-    ("The run is remembered: any shell can ask for it.", f"{LOOM} show @; {LOOM} ls", look),
-    ("What one rank of the four wrote.", f"{LOOM} logs @ --ranks 2", read_logs),
+    ("Show what this demo uses.", f"{LOOM} --version", set_up),
+    ("Train a small model with four processes (DDP).", f"{LOOM} run -n 4 {SCRIPT}", train),
+    ("Show the run from any shell.", f"{LOOM} show @; {LOOM} ls", look),
+    ("Read the log of one rank.", f"{LOOM} logs @ --ranks 2", read_logs),
     (
-        "Once more, where one would write torchrun: torch is imported already.",
+        "Launch again, with torchrun's options: torch is already imported.",
         f"{LOOM} launch -n 4 {SCRIPT} --steps 1",
         start_again,
     ),
     (
-        "While four processes train, another one changes their learning rate.",
+        "Change the learning rate of four ranks while they train.",
         f"{LOOM} run -d -n 4 {SCRIPT} --lr 0.1 ...",
         steer,
     ),
-    ("A job ends when one says so.", f"{LOOM} stop @", stop),
+    ("Stop the job.", f"{LOOM} stop @", stop),
     (
-        "A rank is killed with -9 while it trains: nothing that was saved is lost.",
+        "Kill a rank with -9: all ranks restart from the last checkpoint.",
         f"{LOOM} run -d -n 4 --policy restart --max-retries 3 {SAVING}",
         recover,
     ),
     (
-        "A rank is killed, and the others do not even stop: another takes its place.",
+        "Kill a rank with -9: a new one takes its place, the others keep running.",
         f"{LOOM} run -d -n 4 {SAVING}",
         outlive,
     ),
     (
-        "A job is a document: submitted by HTTP, queued, run, remembered.",
+        "Submit a job over HTTP.",
         "curl URL/api/jobs -H 'Authorization: Bearer ...' -d @mnist-ddp-demo.json",
         submit,
     ),
-    ("The plane that watched all of this ends, too.", f"{LOOM} down", down),
+    ("Stop the plane, which watched all of these runs.", f"{LOOM} down", down),
 )
 NEXT = (
     (f"{LOOM} run -n 2 train.py --your-flags", "your own script, unchanged"),
@@ -209,9 +221,10 @@ NEXT = (
 )
 
 
-def main() -> int:
-    """Play the acts; return 0 when all of them happened and nothing is left."""
+def main(numbers: list[str]) -> int:
+    """Play all acts or those with these numbers; return 0 when they worked and nothing is left."""
     signal.signal(signal.SIGTERM, _stop)
+    acts = [ACTS[int(number) - 1] for number in numbers] or list(ACTS)
     began = time.monotonic()
     build = ROOT / ".build"
     build.mkdir(exist_ok=True)
@@ -219,8 +232,9 @@ def main() -> int:
     failure = "the demo was interrupted"
     try:
         stage.arm()
-        for number, (what, typed, act) in enumerate(ACTS, 1):
-            print(f"\n{bold(f'{number}. {what}')}\n   $ {typed}", flush=True)
+        for number, (what, typed, act) in enumerate(acts, 1):
+            print("\n" + styled(f"{number}. {what}", BOLD))
+            show_command(typed)
             act(stage)
         failure = ""
     except NotShown as error:
@@ -230,27 +244,27 @@ def main() -> int:
     finally:
         left = stage.clear()
     failure = failure or (f"left behind: {', '.join(left)}" if left else "")
-    return close(stage, failure, time.monotonic() - began)
-
-
-def close(stage: Stage, failure: str, seconds: float) -> int:
-    """Say how it went; the state of a failed demo stays for a look."""
     if failure:
-        kept = os.path.relpath(stage.home, ROOT)
-        print(f"demo: {failure} (its state is kept in {kept})", file=sys.stderr)
-        return 1
+        return fail(stage, failure)
     shutil.rmtree(stage.home)
-    print(f"\n{bold('Next commands to try:')}")
-    for command, what in NEXT:
-        print(f"  {command}\n      {what}")
-    print(f"\nAll {len(ACTS)} acts happened, no process is left ({seconds:.0f} s).")
+    show_end(len(acts), with_next=not numbers, seconds=time.monotonic() - began)
     return 0
 
 
-def bold(text: str) -> str:
-    """Return the text in bold on a terminal, unless NO_COLOR is set."""
-    plain = os.environ.get("NO_COLOR") or not sys.stdout.isatty()
-    return text if plain else f"\033[1m{text}\033[0m"
+def show_end(count: int, *, with_next: bool, seconds: float) -> None:
+    """Print how many acts worked and, after all of them, what to try next."""
+    if with_next:
+        print(f"\n{styled('Next commands to try:', BOLD)}")
+        for command, what in NEXT:
+            print(f"  {command}\n      {what}")
+    print(f"\nAll {count} acts worked, no process is left ({seconds:.0f} s).")
+
+
+def fail(stage: Stage, failure: str) -> int:
+    """Print what failed; the demo's state is kept, to be examined."""
+    kept = os.path.relpath(stage.home, ROOT)
+    print(f"demo: {failure} (its state is kept in {kept})", file=sys.stderr)
+    return 1
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
@@ -258,4 +272,4 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

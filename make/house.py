@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRIES = ("/cli/cmd_", "/cli/commands/cmd_", "/server/routes/", "_scheduler.py", "/migrations/")
-NO_GERUNDS = {"string", "thing", "ring", "king", "spring", "ping"}
+NO_GERUNDS = {"string", "thing", "ring", "king", "spring", "ping", "lightning"}
 _NAME = re.compile(r"torchloom(?:\.[a-z_][a-z0-9_]*)+")
 
 

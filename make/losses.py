@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stage import RANKS, NotShown, Stage, until
+from stage import RANKS, NotShown, Stage, show_command, show_result, until
 
+LOOM = ".venv/bin/loom"
 SAVING = "examples/pytorch/train_resumable.py"
 WEIGHTS = re.compile(r"rank (\d): weights ([0-9a-f]{16})")
 VICTIM = 2
 
 
 def recover(stage: Stage) -> None:
-    """Kill a rank with -9 behind a checkpoint; compare the weights with those of a quiet run."""
+    """Kill a rank after a checkpoint; compare the weights with those of an undisturbed run."""
     words = ("--policy", "restart", "--max-retries", "3", SAVING, "--pace", "0.03")
     job = json.loads(stage.ask("run", "-d", "--json", "-n", str(len(RANKS)), *words) or "{}")["id"]
     run = stage.home / "runs" / job
@@ -27,7 +28,7 @@ def recover(stage: Stage) -> None:
     again = [event for event in events(run) if event["event"] == "resuming"]
     if len(again) != 1 or not again[0]["step"]:
         raise NotShown(f"the run did not resume from a checkpoint: {again}")
-    print(f"    => rank 2 was killed; all ranks resumed from step {again[0]['step']}")
+    show_result(f"rank {VICTIM} was killed; all ranks resumed from step {again[0]['step']}")
     compare(stage, job)
 
 
@@ -48,9 +49,11 @@ def outlive(stage: Stage) -> None:
     if others != {rank: pid_of(run, rank) for rank in others}:
         raise NotShown("another rank than the one that was killed has a new process")
     names = ", ".join(map(str, others))
-    print(f"    => rank {VICTIM} killed; back after {seconds * 1000:.0f} ms, ", end="")
-    print(f"{lost} steps lost, ranks {names} never stopped")
-    stage.loom("show", "--wait", job)
+    back = f"rank {VICTIM} back after {seconds * 1000:.0f} ms"
+    show_result(f"{back}, {lost} steps lost, ranks {names} never stopped")
+    stage.ask("show", "--wait", job, limit=60)
+    show_command(f"{LOOM} logs @ --regex weights")
+    stage.loom("logs", job, "--regex", "weights")
     if lost:
         raise NotShown(f"{lost} steps were lost")
     compare(stage, job)
@@ -71,7 +74,7 @@ def first(file: Path) -> tuple[int, int, float]:
 def kill(run: Path) -> float:
     """Kill a rank with -9; return when."""
     victim = pid_of(run, VICTIM)
-    print(f"   $ kill -9 {victim}    # rank {VICTIM}", flush=True)
+    show_command(f"kill -9 {victim}    # rank {VICTIM}")
     at = time.time()
     os.kill(victim, signal.SIGKILL)
     return at
@@ -80,7 +83,7 @@ def kill(run: Path) -> float:
 def compare(stage: Stage, job: str) -> None:
     """Compare the weights that a run ended with to those of an undisturbed run."""
     same = weights(stage.ask("logs", job)) == undisturbed(stage)
-    print(f"    => weights identical to an undisturbed run: {'yes' if same else 'no'}")
+    show_result(f"weights identical to an undisturbed run: {'yes' if same else 'no'}")
     if not same:
         raise NotShown("the weights are not those of an undisturbed run")
 
@@ -88,7 +91,7 @@ def compare(stage: Stage, job: str) -> None:
 @functools.cache
 def undisturbed(stage: Stage) -> dict[int, str]:
     """Return the weights of an undisturbed run."""
-    return weights(stage.ask("run", "-n", str(len(RANKS)), SAVING))
+    return weights(stage.ask("run", "-n", str(len(RANKS)), SAVING, limit=60))
 
 
 def weights(text: str) -> dict[int, str]:

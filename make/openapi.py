@@ -42,22 +42,32 @@ def main(words: list[str]) -> int:
 
 
 def routes() -> str:
-    """Return the schemas of all routes, without prose and errors; this needs no plane."""
+    """Return the schemas of all routes, without prose and errors."""
+    return written(described_routes())
+
+
+def described_routes() -> dict[str, Any]:
+    """Return the description of all routes, without errors; this needs no plane."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         access = PlaneAccess(
             WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder
         )
-        found = build(access, Front(reach(0))).openapi()
+        found: dict[str, Any] = build(access, Front(reach(0))).openapi()
     for item in found["paths"].values():
         for operation in item.values():
             answers = operation["responses"].items()
             operation["responses"] = {code: answer for code, answer in answers if code < "4"}
-    return written(found)
+    return found
 
 
 def stream() -> str:
-    """Return the schemas of what the page's WebSocket carries, in both directions."""
+    """Return the schemas of what the page's WebSocket carries, without prose."""
+    return written(described_stream())
+
+
+def described_stream() -> dict[str, Any]:
+    """Return the description of what the page's WebSocket carries, in both directions."""
     models: dict[str, Any] = {
         "ServerMessage": ServerMessage,
         "StreamValues": StreamValues,
@@ -68,7 +78,7 @@ def stream() -> str:
     sent = {name: schema for (name, _), schema in named.items() if "$ref" not in schema}
     _, received = msgspec.json.schema_components((Sub, Unsub), ref_template=REF.format("{name}"))
     schemas = without_defaults({**found["$defs"], **sent, **received})
-    return written({"openapi": "3.1.0", "paths": {}, "components": {"schemas": schemas}})
+    return {"openapi": "3.1.0", "paths": {}, "components": {"schemas": schemas}}
 
 
 def without_defaults(schemas: dict[str, Any]) -> dict[str, Any]:

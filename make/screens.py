@@ -32,7 +32,7 @@ PATIENCE = 60_000  # milliseconds
 LIMIT = 900  # seconds; on a quiet machine it takes a quarter of that
 COLOURS, EXACT = 256, 128  # of a picture; those that are most of it stay as they are
 FAINT = (Path(__file__).with_name("faint.js")).read_text()
-NO_PAGE = "There is no such page"
+NO_PAGE = "Page not found"
 STILL = """() => document.querySelectorAll('[class*="skeleton"]').length === 0
   && document.querySelector('[data-testid="live-dot"]')?.dataset.state === "live" """
 SPIKE = """() => {

@@ -1,4 +1,4 @@
-"""Where the demo plays: folders of its own, commands run in them, and nothing left behind."""
+"""Where the demo runs: folders of its own, commands run in them, and nothing left behind."""
 
 import contextlib
 import os
@@ -17,12 +17,31 @@ from witness import processes_named, processes_with
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = range(4)
-LIMIT = 150.0  # seconds; on a quiet machine it takes a fifth of that
+LIMIT = 300.0  # seconds; on a quiet machine it takes a fifth of that
 BIN = Path(sys.executable).parent
 
 
+BOLD, GREEN = "1", "32"
+
+
 class NotShown(Exception):
-    """An act did not happen; the message says what was missing."""
+    """A part of the demo failed; the message says what was missing."""
+
+
+def styled(text: str, style: str) -> str:
+    """Return the text in a style on a terminal, unless NO_COLOR is set."""
+    plain = os.environ.get("NO_COLOR") or not sys.stdout.isatty()
+    return text if plain else f"\033[{style}m{text}\033[0m"
+
+
+def show_command(words: str) -> None:
+    """Print a command as it is typed."""
+    print(f"   $ {styled(words, BOLD)}", flush=True)
+
+
+def show_result(text: str) -> None:
+    """Print what a part of the demo has shown."""
+    print(styled(f"    => {text}", GREEN), flush=True)
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -71,12 +90,12 @@ class Stage:
             raise NotShown(f"`loom {shlex.join(words)}` ended with code {process.returncode}")
         return "".join(lines)
 
-    def ask(self, *words: str) -> str:
+    def ask(self, *words: str, limit: float = 15) -> str:
         """Run a loom command unseen; return what it printed, nothing when it failed."""
         command = [str(BIN / "loom"), *words]
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = subprocess.run(
-                command, env=self._env, capture_output=True, text=True, timeout=15, check=False
+                command, env=self._env, capture_output=True, text=True, timeout=limit, check=False
             )
             return "" if done.returncode else done.stdout
         return ""

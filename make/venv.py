@@ -29,7 +29,16 @@ class Recipe:
 TORCH_STEP = (TORCH, TORCH)
 RECIPES = {
     "demo": Recipe(".venv", (TORCH_STEP, ("numpy -e .", "torchloom and numpy")), 50),
-    "dev": Recipe(".venv", (TORCH_STEP, ("numpy -e .[dev]", "torchloom, numpy, dev tools")), 110),
+    "dev": Recipe(
+        ".venv",
+        (
+            TORCH_STEP,
+            ("--no-deps --require-hashes -r make/frameworks.txt", "transformers, lightning"),
+            ("numpy -e .[dev]", "torchloom, numpy, dev tools"),
+        ),
+        150,
+        made_of=("pyproject.toml", "make/frameworks.txt"),
+    ),
     "peers": Recipe(
         ".build/peers",
         (TORCH_STEP, ("numpy torchx-nightly torchft-nightly", "torchx-nightly, torchft-nightly")),

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,6 +246,32 @@ while :; do sleep 0.05; done
 
     assert (tmp_path / "told").read_text() == "INT\nTERM\n"
     assert (shown["EXIT_CODE"], shown["EXIT_REASON"]) == ("137", TERM_OWNER)
+
+
+def test_a_tmpdir_is_a_jobs_own_and_removed_under_what_still_uses_it(
+    lsf: Lsf, tmp_path: Path
+) -> None:
+    script = f"""setsid sh -c 'cd $TMPDIR; echo $$ > {tmp_path}/pid.%s; exec sleep 1000' &
+echo $TMPDIR > {tmp_path}/partial.%s; mv {tmp_path}/partial.%s {tmp_path}/tmp.%s
+until [ -e {tmp_path}/go.%s ]; do sleep 0.01; done"""
+    jobs = [submit(lsf, script.replace("%s", name), cwd=tmp_path) for name in "ab"]
+    until(lambda: all((tmp_path / f"{file}.{n}").exists() for file in ("tmp", "pid") for n in "ab"))
+    one, two = (Path((tmp_path / f"tmp.{name}").read_text().strip()) for name in "ab")
+    before = [one.is_dir(), two.is_dir()]
+
+    (tmp_path / "go.a").touch()
+    ended(lsf, jobs[0])
+    between = [one.exists(), two.is_dir()]
+    (tmp_path / "go.b").touch()
+    ended(lsf, jobs[1])
+    pids = [int((tmp_path / f"pid.{name}").read_text()) for name in "ab"]
+    places = [Path(f"/proc/{pid}/cwd").readlink().name for pid in pids]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+    assert (before, between, two.exists()) == ([True, True], [False, True], False)
+    assert one != two
+    assert places == [f"{one.name} (deleted)", f"{two.name} (deleted)"]
 
 
 def test_before_the_run_limit_comes_the_warning_and_at_it_sigusr2(lsf: Lsf, tmp_path: Path) -> None:

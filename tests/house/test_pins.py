@@ -53,7 +53,7 @@ from ..harness.fake_agents import weaver_at
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 PINNED: dict[str, list[str]] = json.loads(Path(__file__).with_name("pinned.json").read_text())
-BASES = {"Answer", "Request", "Page"}  # of models: no route has one of them
+BASES = {"Answer", "BucketColumns", "Request", "Page"}  # of models: no route has one of them
 NO_MODULE = {  # strings of that form which name something else
     "torchloom.admitted": "a message of our own in ASGI",
     "torchloom.frames": "an extension of our own in ASGI",
@@ -124,7 +124,7 @@ PARTS = (  # arrays inside messages and spools, which have no tag
     (plane.Thread, "name is_main frames"),
     (plane.ProcessSample, "at cpu state waits_in source threads note step phase still lasted"),
     (membership.Given, "target what step source"),
-    (membership.Life, "rank life node code step why"),
+    (membership.ProcessReport, "rank life node code step why"),
     (incarnation.RecordOwner, "job rank incarnation pid started"),
 )
 SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or between processes
@@ -185,7 +185,10 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     (backup.BackupManifest, "made_at host torchloom schemas files format version"),
     (backup.BackupEntry, "name size sha256"),
     (queue.Need, "workers cpus gpus memory_mb"),
-    (curves.Curve, "name rank role step_first step_last min max last time count nans"),
+    (
+        curves.Curve,
+        "name rank role step_first step_last min max last time count nans has_replaced replaced",
+    ),
     (findings.CheckFinding, "name state text remedy"),
     (gpus.GpuHealth, "temperature uncorrected remap_pending remap_failed slowed_by is_lost"),
     (status.ReplicaStatus, "id state role hostname structured_error_msg hostaddr"),

@@ -30,6 +30,88 @@ def fake(folder: Path, name: str, body: str) -> None:
     script.chmod(0o755)
 
 
+SETUPS = ("setup.sh", "setup_linux.sh", "setup_mac.sh")
+MISSING = "setup: missing: python3-venv; install them, or run ./setup_linux.sh --packages\n"
+NO_XCODE = "setup: git and make are missing; run: xcode-select --install\n"
+NO_PYTHON = (
+    "setup: no Python 3.11 or newer; run ./setup_mac.sh --packages (Homebrew), "
+    "or name one with PYTHON=/path/to/python\n"
+)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """Return a PATH of stand-ins that print what they are called with."""
+    for name in ("git", "make", "python3", "xcode-select", "sudo", "apt-get", "brew"):
+        fake(tmp_path, name, f'echo "{name} $*"')
+    for name in ("dirname", "id"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    return tmp_path
+
+
+def set_up(script: str, path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = ["/bin/sh", str(ROOT / script), *words]
+    env = {"PATH": str(path)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("script", SETUPS)
+def test_a_setup_script_is_posix_sh_and_makes_the_environment(script: str, bare: Path) -> None:
+    parsed = subprocess.run(["/bin/sh", "-n", str(ROOT / script)], capture_output=True)
+
+    done = set_up(script, bare)
+
+    assert (parsed.returncode, parsed.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "make venv\n" in done.stdout
+    assert not any(tool in done.stdout for tool in ("sudo", "apt-get", "brew"))
+
+
+@pytest.mark.parametrize(
+    ("script", "lacks", "refusal"),
+    [
+        ("setup_linux.sh", "python3", MISSING),
+        ("setup_mac.sh", "xcode-select", NO_XCODE),
+        ("setup_mac.sh", "python3", NO_PYTHON),
+    ],
+)
+def test_a_setup_script_names_what_is_missing_and_installs_nothing(
+    script: str, lacks: str, refusal: str, bare: Path
+) -> None:
+    fake(bare, lacks, "exit 1")
+
+    done = set_up(script, bare)
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", refusal)
+
+
+@pytest.mark.parametrize(
+    ("script", "called"),
+    [
+        ("setup_linux.sh", "apt-get install -y python3-venv\n"),
+        ("setup_mac.sh", "brew install python\n"),
+    ],
+)
+def test_a_setup_script_installs_what_is_missing_when_asked(
+    script: str, called: str, bare: Path
+) -> None:
+    fake(bare, "python3", "exit 1")
+
+    done = set_up(script, bare, "--packages")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert called in done.stdout
+    assert "make venv\n" in done.stdout
+
+
+@pytest.mark.parametrize("script", SETUPS[1:])
+def test_a_setup_script_refuses_unknown_options(script: str, bare: Path) -> None:
+    done = set_up(script, bare, "--everything")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"usage: ./{script} [--packages]\n"
+
+
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / f"make/{name}.py")
     assert spec is not None

@@ -15,7 +15,7 @@ from typing import TypeGuard
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/torchloom"
 _CALLERS = ("src", "benchmarks", "make", "examples")
-_TEXTS = ("pyproject.toml", "README.md", "deploy/**/*", "docs/*.md")
+_TEXTS = ("pyproject.toml", "README.md", "nats/*", "docs/**/*.md")
 _PLAIN = {"property", "staticmethod", "classmethod", "abstractmethod", "contextmanager"}
 _PLAIN |= {"asynccontextmanager", "cache", "lru_cache", "cached_property", "dataclass", "overload"}
 _BASES = {"ABC", "Enum", "Exception", "Generic", "Protocol", "StrEnum", "Struct", "BaseModel"}
