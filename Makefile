@@ -11,7 +11,7 @@ export TORCH PYTHON
 python = sh make/python.sh
 venv = .venv/bin/python
 
-.PHONY: help demo test check venv dashboard types screens soak bench figures paths house map fresh clean
+.PHONY: help demo test check venv dashboard docs reference types screens soak bench figures recording paths house map pictures trace fresh clean
 .NOTPARALLEL:
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo 'make check        format, lint, types, import map, unit tests: under a minute'
 	@echo 'make test         all short tests; T=cli runs those in tests/cli alone'
 	@echo 'make dashboard    build the dashboard, with the Node here or one it fetches'
+	@echo 'make docs         build the manual into .build/site; a dead link fails'
+	@echo 'make reference    the generated pages of docs/reference, after a change of what they describe'
 	@echo 'make types        what the dashboard knows of the API, after a change of the routes'
 	@echo 'make screens      pictures of the dashboard at work, for docs/screens; T=overview that view alone'
 	@echo 'make soak         the long tests; T=launch those in tests/launch alone'
@@ -27,9 +29,12 @@ help:
 	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents,'
 	@echo '                  T=plane jobs and metrics beside mlflow, T=dashboard the page in a browser'
 	@echo "make figures      README's table of figures, after a bench"
+	@echo 'make recording    the animated recording of the demo in docs/pictures, after a change of it'
 	@echo 'make paths        the files that four call paths pass, traced; OUT=file.json keeps them'
 	@echo 'make house        how the package is folded, in figures; OUT=file.json keeps them'
 	@echo 'make map          docs/internals/map.md, after modules or traced paths have changed'
+	@echo 'make pictures     docs/pictures, after a change of the states, the rooms or the trace'
+	@echo 'make trace        kill ranks, record what follows and when, and draw it; for a quiet machine'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -53,6 +58,12 @@ test: venv
 dashboard:
 	@$(python) make/dashboard.py --fetch
 
+docs: venv
+	@$(venv) make/docs.py
+
+reference: venv
+	@$(venv) make/reference.py
+
 types: venv
 	@$(venv) make/openapi.py
 
@@ -75,6 +86,9 @@ bench: venv
 figures:
 	@$(python) make/figures.py
 
+recording: venv
+	@$(venv) make/recording.py
+
 paths: venv
 	@$(venv) make/paths.py $(if $(OUT),--out $(OUT))
 
@@ -83,6 +97,13 @@ house:
 
 map:
 	@$(python) make/map.py
+
+pictures:
+	@$(python) make/pictures.py
+
+trace: venv
+	@$(venv) -m pytest -q -m soak tests/live/test_after_a_kill.py
+	@$(python) make/pictures.py
 
 fresh:
 	@$(python) make/fresh.py

@@ -58,6 +58,7 @@ def figures(lab: Lab) -> list[Figure]:
     worst = "medians, the slowest step during a command"
     return [
         Figure("idle-attached", "µs a step", series("optimizer hooks", lambda: idle()["attached"])),
+        Figure("observed", "µs a step", series("a plain loop", lambda: idle()["observed"])),
         Figure("idle-api", "µs a step", series("run.steps", lambda: idle()["api"])),
         Figure("log", "µs, five numbers, p50", log),
         Figure("log-wandb", "µs, five numbers, p50", log, peers["wandb"]),

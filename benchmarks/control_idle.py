@@ -2,6 +2,8 @@
 
 The difference, a step, of a tight loop with it and without, in one process and by turns. As
 `attached`: an optimizer that does nothing, its hooks in and out. As `api`: `run.steps` and `range`.
+As `observed`: a plain loop with a loss, a DataLoader and clipped gradients, what observes it in and
+out.
 """
 
 import json
@@ -47,6 +49,45 @@ def attached() -> list[float]:
     return added[1:]
 
 
+def observed() -> list[float]:
+    """Return microseconds a step that the curve of a loss, its batches and its norm add."""
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(STEPS, 8))
+
+    def train() -> None:
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=1):
+            model(batch).mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    wrapped = [
+        (torch.autograd, "backward"),
+        (torch.nn.utils, "clip_grad_norm_"),
+        (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
+    ]
+    kept = [getattr(owner, name) for owner, name in wrapped]
+    if not all(hasattr(each, "__wrapped__") for each in kept):
+        sys.exit("nothing observes the loop")
+    added = []
+    for _ in range(TURNS // 4):
+        with_it = timed(train)
+        for (owner, name), each in zip(wrapped, kept, strict=True):
+            setattr(owner, name, inner(each))
+        without = timed(train)
+        for (owner, name), each in zip(wrapped, kept, strict=True):
+            setattr(owner, name, each)
+        added.append((with_it - without) / STEPS / 1000)
+    return added[1:]
+
+
+def inner(function: Any) -> Any:
+    """Return what wrappers around a function call in the end."""
+    while hasattr(function, "__wrapped__") and "torchloom" in function.__code__.co_filename:
+        function = function.__wrapped__
+    return function
+
+
 def api() -> list[float]:
     """Return microseconds a step that `run.steps` adds to a loop."""
     run = torchloom.init()
@@ -71,5 +112,5 @@ def timed(work: Any) -> int:
 
 
 if __name__ == "__main__":
-    found = {"attached": attached(), "api": api()}
+    found = {"attached": attached(), "observed": observed(), "api": api()}
     Path(sys.argv[1]).write_text(json.dumps(found))

@@ -20,7 +20,7 @@ export default defineConfig({
   build: { target: "es2022", assetsInlineLimit: 0, chunkSizeWarningLimit: 900 },
   server: {
     host: "127.0.0.1",
-    proxy: { "/api": asked, "/login": asked, "/docs": asked, "/openapi.json": asked },
+    proxy: { "/api": asked, "/login": asked, "/docs": asked, "/manual": asked, "/openapi.json": asked },
   },
   test: { include: ["src/**/*.test.ts"], environment: "node" },
 });

@@ -56,8 +56,8 @@ __all__ = [
 ]
 
 
-def _no_torch() -> str:
-    return "" if importlib.util.find_spec("torch") else "torch is not installed"
+def _no_module(name: str) -> str:
+    return "" if importlib.util.find_spec(name) else f"{name} is not installed"
 
 
 def _no_mount() -> str:
@@ -131,6 +131,10 @@ def _no_browser() -> str:
     return _absent("chromium")
 
 
+def _no_docker() -> str:
+    return _runs(["docker", "info"])
+
+
 def _no_faketime() -> str:
     from .harness.faketime import library
 
@@ -169,6 +173,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "bash": _no_bash,
     "browser": _no_browser,
     "cc": _no_cc,
+    "docker": _no_docker,
     "dashboard": _no_dashboard,
     "hatchling": _no_hatchling,
     "faketime": _no_faketime,
@@ -182,7 +187,11 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "slurmd": _no_slurmd,
     "ssh": _no_ssh,
     "tar": _no_tar,
-    "torch": _no_torch,
+    "torch": functools.partial(_no_module, "torch"),
+    "accelerate": functools.partial(_no_module, "accelerate"),
+    "lightning": functools.partial(_no_module, "lightning"),
+    "torchft": functools.partial(_no_module, "torchft"),
+    "transformers": functools.partial(_no_module, "transformers"),
     "tmux": _no_tmux,
 }
 

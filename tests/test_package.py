@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import torchloom
+from torchloom import client
+from torchloom.client.http import Client, Refused
 from torchloom.runner.api import Runner, get_runner
 from torchloom.worker.run.run import Run, init
 
@@ -29,6 +31,12 @@ def test_every_public_name_is_the_one_of_its_room() -> None:
     found = {name: getattr(torchloom, name) for name in torchloom.__all__}
 
     assert found == {"Run": Run, "Runner": Runner, "get_runner": get_runner, "init": init}
+
+
+def test_the_client_comes_with_the_error_that_its_callers_catch() -> None:
+    found = {name: getattr(client, name) for name in client.__all__}
+
+    assert found == {"Client": Client, "Refused": Refused}
 
 
 @pytest.mark.process

@@ -127,7 +127,7 @@ def check(name: str, may_be_root: bool) -> Account:
         why = "that is root, which only an admin may be"
         raise BadAccount(name, why, "choose another account, or make the user an admin")
     if os.uname().machine not in _SETGROUPS:
-        why = f"{os.uname().machine} is a machine on which that was never tried"
+        why = f"{os.uname().machine} is a machine on which this has never been tried"
         raise BadAccount(name, why, "run the plane on x86_64 or aarch64")
     if account.uid:
         make_folder(account)
@@ -140,7 +140,7 @@ def make_folder(account: Account) -> Path:
     folder.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     above = folder.parent.lstat()
     if above.st_uid != 0 or not stat.S_ISDIR(above.st_mode) or above.st_mode & 0o022:
-        why = f"{folder.parent} is not root's alone"
+        why = f"{folder.parent} must belong to root alone"
         raise BadAccount(account.name, why, f"`chown root {folder.parent}`, `chmod 711`")
     folder.parent.chmod(0o711)
     with contextlib.suppress(FileExistsError):

@@ -21,7 +21,7 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.server": "the plane",
     "torchloom.weaver": "the plane",
     "torchloom.weaver.account_runs": "a plane of root, for runs of a unix account",
-    "torchloom.weaver.core": "people who have a NATS server of their own",
+    "torchloom.weaver.core": "people: a plane in the foreground",
     "torchloom.plane": "`loom up`, and commands that need a plane",
     "torchloom.worker.inspecting": "`loom checkpoint`, with the interpreter of the job",
     "torchloom.worker.smoke": "people, and `loom test`",

@@ -1,4 +1,4 @@
-"""Variables of a job that are secret: stored sealed, shown as stars, plain for its ranks alone.
+"""Variables of a job that are secret: stored encrypted, shown as stars, plain for its ranks alone.
 
 A spec has `HF_TOKEN: secret:VALUE`. What is written to a database or a run's folder is
 `sealed:...`, encrypted and authenticated by a key of this state folder; the launch process opens it
@@ -19,7 +19,7 @@ from torchloom.unix import make_private, open_private
 SECRET, SEALED = "secret:", "sealed:"
 KEY_NAME = "secrets.key"
 HIDDEN = f"{SECRET}***"
-LONGEST = 3000  # letters of a secret: sealed, it must fit where other values do
+LONGEST = 3000  # characters of a secret: sealed, it must fit where other values do
 _KEY_BYTES = 64  # two keys of AES-256
 
 
@@ -95,7 +95,7 @@ def _sealed(key: bytes, name: str, value: str) -> str:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
     if not value or value == HIDDEN.removeprefix(SECRET) or len(value) > LONGEST:
-        raise SecretUnusable(name, f"it must be the value itself, 1 to {LONGEST} letters")
+        raise SecretUnusable(name, f"it must be the value itself, 1 to {LONGEST} characters")
     data = AESSIV(key).encrypt(value.encode(), [name.encode()])
     return SEALED + base64.urlsafe_b64encode(data).decode()
 

@@ -91,7 +91,7 @@ def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
     if stat.S_ISREG(found.st_mode) and found.st_uid == uid:
         return open(fd, "rb")
     os.close(fd)
-    raise PermissionError(errno.EPERM, "it is no plain file of its account", os.fspath(path))
+    raise PermissionError(errno.EPERM, "it is not a plain file of its account", os.fspath(path))
 
 
 _acting: Any = None  # made by the first thread that acts for an account
@@ -163,7 +163,7 @@ def receive_message(channel: "socket.socket") -> dict[str, Any] | None:
     except RecursionError:
         raise ConnectionError("the other end uses another protocol") from None
     if not isinstance(message, dict):
-        raise ConnectionError("it hung up in the middle of a message")
+        raise ConnectionError("it closed the connection in the middle of a message")
     return message
 
 
@@ -173,7 +173,7 @@ def _exactly(channel: "socket.socket", length: int) -> bytes:
     while len(data) < length:
         more = channel.recv(min(length - len(data), 1 << 20))
         if not more and data:
-            raise ConnectionError("it hung up in the middle of a message")
+            raise ConnectionError("it closed the connection in the middle of a message")
         if not more:
             return b""
         data += more

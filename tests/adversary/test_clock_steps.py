@@ -41,7 +41,8 @@ pytestmark = [
 HOUR = 3600.0
 WORLD, STEPS, PACE = 2, 100_000, 0.02
 MORE = 40  # steps of every rank behind a step of the clock
-SETTINGS = [HOUR, 0.0, -HOUR, 0.0]  # of the clock, one after the other
+SETTINGS = [HOUR, -HOUR]  # of the clock, one after the other: forward, then back by two hours
+MORE_SETTINGS = [HOUR, 0.0, -HOUR, 0.0]
 SILENT = 20  # seconds within which an agent that is silent is noticed; it takes two
 EXPECTED = {  # to happen; whatever is not among these was caused by the clock
     *("user_put", "token_added", "agent_up", "job_started", "job_state", "exit", "live"),
@@ -168,15 +169,22 @@ def wrong_words(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(SETTINGS, id="short"),
+        pytest.param(MORE_SETTINGS, id="long", marks=pytest.mark.soak),
+    ],
+)
 def test_a_step_of_the_clock_disturbs_neither_plane_nor_job(
-    clock: Clock, plane: Plane, place: Path, training: Training
+    settings: list[float], clock: Clock, plane: Plane, place: Path, training: Training
 ) -> None:
     job = training.id
     until(lambda: training.is_live() and len(steps_of(training, 0)) > MORE, PATIENCE)
     everything = living(place) | processes_of(job)
     assert {pid for pid in everything if not clock.is_of(pid)} == {plane.pid("nats")}
 
-    for number, ahead in enumerate(SETTINGS):
+    for number, ahead in enumerate(settings):
         before = steps_of(training, 0)[-1]
         clock.set(ahead)
         passes(training)
@@ -187,6 +195,7 @@ def test_a_step_of_the_clock_disturbs_neither_plane_nor_job(
         kill(training, plane, number % WORLD)
         passes(training)
         assert state_of(plane, job) == "RUNNING"
+    clock.set(0.0)
     loom("stop", job)
     until(lambda: not processes_of(job), PATIENCE)
 
@@ -197,12 +206,12 @@ def test_a_step_of_the_clock_disturbs_neither_plane_nor_job(
     points = metrics(place, job)
     assert list(points) == list(range(len(steps)))
     eras = {round((time - points[0]) / HOUR) for time in points.values()}
-    assert eras == {round(ahead / HOUR) for ahead in SETTINGS}
+    assert eras == {round(ahead / HOUR) for ahead in (0.0, *settings)}
     events = happened(plane)
     assert eras == {round((time - points[0]) / HOUR) for time, *_ in events}
     assert {kind for _, kind, _ in events} <= EXPECTED
     deaths = [reason for _, kind, reason in happened(plane, job) if kind == "rank_gone"]
-    killed = [f"exit_signal_9_rank_{number % WORLD}" for number in range(len(SETTINGS))]
+    killed = [f"exit_signal_9_rank_{number % WORLD}" for number in range(len(settings))]
     assert deaths == [*killed, *["ended"] * WORLD]
     assert state_of(plane, job) == "CANCELLED"
     assert wrong_words(place) == []

@@ -258,7 +258,7 @@ def test_a_backup_cannot_write_outside_of_the_plane(home: Path, tmp_path: Path) 
             member.name = member.name.replace("keys/", "keys/../../../")
             new.addfile(member, file)
 
-    with pytest.raises(BackupDamaged, match="not its own"):
+    with pytest.raises(BackupDamaged, match="does not belong to it"):
         restore(tmp_path / "evil.tar", place(home), home)
 
     assert not (tmp_path / "authority").exists()

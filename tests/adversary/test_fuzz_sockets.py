@@ -8,9 +8,10 @@ import asyncio
 import json
 import os
 import random
+import re
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from ..harness.home import processes_of, until
 from ..harness.plane_jobs import PATIENCE, Plane, loom
 from . import fuzzing
 from .fuzzing import Dice, Fuzz, Watched
+from .test_nats_rights import Raw, connect_line
 
 __all__ = ["database", "place", "plane"]
 
@@ -307,3 +309,94 @@ def test_payloads_of_any_bytes_on_an_agents_subjects_end_no_part_of_the_plane(
         loop.run_until_complete(client.close())
         loop.close()
     assert refused == []  # all of it were subjects that an agent may publish on
+
+
+class Speaker:
+    """A connection to NATS made by hand, so that subjects may be any bytes."""
+
+    def __init__(self, url: str, user: str) -> None:
+        text = Path(os.environ["LOOM_HOME"], "plane", "keys", f"{user}.creds").read_text()
+        self._token, self._seed = re.findall(r"-----\n(\S+)\n------", text)
+        self._url = url
+        self.refused = self.ended = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._raw = Raw(self._url)
+        line = connect_line(self._token, self._seed, self._raw.nonce)
+        assert self._raw.connect(line) == b"PONG"
+
+    def hears(self, data: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Send some lines; return subject and payload of what arrives until all are answered."""
+        heard = []
+        try:
+            self._raw.channel.sendall(data + b"PING\r\n")
+            while (line := self._raw.file.readline()) != b"PONG\r\n":
+                if not line:
+                    raise ConnectionResetError
+                if line.startswith(b"MSG "):
+                    payload = self._raw.file.read(int(line.split()[-1]) + 2)
+                    heard.append((line.split()[1], payload[:-2]))
+                self.refused += line.startswith(b"-ERR 'Permissions Violation")
+        except ConnectionError:  # of a line that is none
+            self.ended += 1
+            self._raw.close()
+            self._open()
+        return heard
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+def subject(dice: Dice, samples: list[str]) -> bytes:
+    """Return a subject with other parts than a good one, or of any bytes."""
+    if dice.random() < 0.05:
+        return dice.garbage(300)
+    parts = dice.choice(samples).split(".")
+    some = [part for sample in samples for part in sample.split(".")]
+    for _ in range(dice.choice((0, 1, 1, 2, 3))):
+        at = dice.randrange(len(parts) + 1)
+        own = dice.choice((dice.choice(some), "*", ">", "", dice.word(), dice.choice(some).upper()))
+        parts[at : at + dice.randint(0, 2)] = [own] * dice.choice((1, 1, 1, 2, 60))
+    name = ".".join(parts).encode(errors="surrogatepass")
+    return name if dice.random() < 0.05 else b"".join(name.split()).replace(b"\0", b"")[:3000]
+
+
+@fuzzing.short_and_long
+def test_on_subjects_of_any_name_an_agent_is_heard_and_hears_as_itself_alone(
+    target: Target, seconds: float
+) -> None:
+    found = door.find()
+    assert found is not None
+    own, inbox = f"{subjects.PREFIX}.agent.{AGENT}.", f"{subjects.inbox(AGENT)}."
+    foreign = [subjects.down("n2"), f"{subjects.inbox('n2')}.1", subjects.door("none"), "a.b"]
+    samples = [*foreign, f"{own}records", f"{own}down", f"{inbox}1", subjects.DEVICE_EVENTS]
+    samples += ["$SYS.REQ.USER.INFO", "$JS.API.INFO", "_INBOX.a.b", subjects.EVERYTHING]
+    agent, weaver = Speaker(found["nats"], f"agents/{AGENT}"), Speaker(found["nats"], "weaver")
+    weaver.hears(b"SUB %s 1\r\n" % subjects.EVERYTHING.encode())
+    canaries = b"".join(
+        b"PUB %s 6\r\ncanary\r\n" % name.encode() for name in (*foreign[:3], f"{own}down")
+    )
+    arrived = delivered = 0
+
+    def lines(dice: Dice, line: Callable[[bytes, int], bytes]) -> bytes:
+        return b"".join(line(subject(dice, samples), number) for number in range(20))
+
+    def attempt(dice: Dice) -> None:
+        nonlocal arrived, delivered
+        heard = agent.hears(lines(dice, lambda name, _: b"PUB %s 4\r\nfuzz\r\n" % name))
+        heard += agent.hears(lines(dice, lambda name, number: b"SUB %s %d\r\n" % (name, number)))
+        seen = [name for name, data in weaver.hears(canaries) if data == b"fuzz"]
+        heard += agent.hears(b"".join(b"UNSUB %d\r\n" % number for number in range(20)))
+
+        assert [name for name in seen if not name.startswith(own.encode())] == []
+        mine = (inbox.encode(), f"{own}down".encode())
+        assert [name for name, _ in heard if not name.startswith(mine)] == []
+        arrived, delivered = arrived + len(seen), delivered + len(heard)
+
+    try:
+        target.fuzz("nats-subjects", seconds).run(attempt, target.answers)
+    finally:
+        agent.close()
+        weaver.close()
+    assert min(arrived, delivered, agent.refused, agent.ended) > 0  # all of it was tried

@@ -209,18 +209,18 @@ class Raw:
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
-        self._channel = socket.create_connection((where.hostname, where.port or 0), PATIENCE)
-        self._file = self._channel.makefile("rb")
-        self.nonce = str(json.loads(self._file.readline().partition(b" ")[2])["nonce"])
+        self.channel = socket.create_connection((where.hostname, where.port or 0), PATIENCE)
+        self.file = self.channel.makefile("rb")
+        self.nonce = str(json.loads(self.file.readline().partition(b" ")[2])["nonce"])
 
     def connect(self, line: bytes) -> bytes:
         """Say who is here, and return what the server answers."""
-        self._channel.sendall(line + b"PING\r\n")
-        return bytes(self._file.readline()).strip()
+        self.channel.sendall(line + b"PING\r\n")
+        return bytes(self.file.readline()).strip()
 
     def close(self) -> None:
-        self._file.close()
-        self._channel.close()
+        self.file.close()
+        self.channel.close()
 
 
 def connect_line(token: str, seed: str, nonce: str) -> bytes:
@@ -263,7 +263,7 @@ def test_a_token_whose_time_is_over_ends_its_connection_and_lets_nobody_in(
     raw = Raw(ours.url)
 
     assert raw.connect(connect_line(token, ours.seed, raw.nonce)) == b"PONG"
-    ended = bytes(raw._file.readline())  # it has a patience of its own
+    ended = bytes(raw.file.readline())  # it has a patience of its own
     raw.close()
 
     assert b"User Authentication Expired" in ended

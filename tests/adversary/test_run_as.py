@@ -29,6 +29,7 @@ from ..cli.conftest import LOOM, processes_of, until
 pytestmark = [pytest.mark.process, pytest.mark.needs("root"), pytest.mark.needs("torch")]
 ALICE, BOB = "games", "daemon"  # accounts that every host has
 SECRET = "canary-3b9d71"
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 ROOT_HOME = "/root"
 OPEN_ROOT = """
 set -e
@@ -99,6 +100,46 @@ for top, folders, names in os.walk(tries["walk"]):
 with open(sys.argv[1] + ".partial", "w") as file:
     json.dump(found, file)
 os.rename(sys.argv[1] + ".partial", sys.argv[1])
+"""
+CLAIM = """
+import asyncio, ctypes, json, os, sys
+from torchloom.bus import subjects
+from torchloom.bus.codec import decode, encode
+from torchloom.bus.nats.client import FoundBus
+from torchloom.launch.host import identity
+from torchloom.launch.node_agent.uplink import Vouched
+from torchloom.messages.plane import NO_RANK, VERSION, Device, DeviceEvent, Greeting, Head, Hello
+
+out, agent, name, victim = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+GETFD, LINE = 438, 3  # the system call pidfd_getfd; the agent's line to the plane
+libc = ctypes.CDLL(None, use_errno=True)
+line = libc.syscall(GETFD, os.pidfd_open(agent), LINE, 0)
+if line < 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+
+async def claim():
+    bus = FoundBus(Vouched(line, name).find, subjects.inbox(name))
+    bus.start()
+    host, boot = identity.host_name(), identity.boot_id()
+    head = Head(VERSION, "", 0, NO_RANK, f"{boot}/{agent}")
+    gpu = (Device("gpu-claimed", "cuda", 0, 1 << 16),)
+    hello = Hello(head, name, host, boot, agent, 0, gpu, (), 64, 1 << 20)
+    while True:
+        try:
+            answer = await bus.request(subjects.hello(name), encode(hello), 5.0)
+            break
+        except Exception as error:  # not connected yet
+            print(type(error).__name__, error, flush=True)
+            await asyncio.sleep(0.1)
+    failed = DeviceEvent(head, victim, "failed", name, "it says so")
+    await bus.publish(subjects.devices(name), encode(failed))
+    await bus.close()
+    return decode(answer, Greeting).agent
+
+greeted = asyncio.run(claim())
+with open(out + ".partial", "w") as file:
+    json.dump({"uid": os.getuid(), "greeted": greeted}, file)
+os.rename(out + ".partial", out)
 """
 WAIT = """
 import os, sys, time
@@ -642,8 +683,11 @@ def attack(account: str, shell: str, *words: str) -> None:
 
 @pytest.fixture
 def secret(folder: Path) -> Path:
-    """A folder with a file that root alone can read."""
-    kept = folder / "kept"
+    return kept_in(folder / "kept")
+
+
+def kept_in(kept: Path) -> Path:
+    """Make a folder with files that root alone can read."""
     kept.mkdir(mode=0o755)
     for name in ("stdout.log", "status.json", "manifest.json", "worker_0.pt", "experiment.json"):
         (kept / name).write_text(f"{SECRET} {name}\n")
@@ -691,8 +735,8 @@ done
 """
 
 
-def forge(run: Path, kept: Path) -> Path:
-    """Write a record by which a run's logs are a folder of root; return it, for all to read."""
+def forge(run: Path, kept: Path) -> None:
+    """Write a record by which a run's logs are a folder of root, beside that, for all to read."""
     record = json.loads((run / "status.json").read_text())
     record |= {"log_dir": str(kept), "owner": "root", "checkpoints": f"{kept}/checkpoints"}
     for rank in record["ranks"]:
@@ -703,32 +747,38 @@ def forge(run: Path, kept: Path) -> Path:
     log.write_text(f"{SECRET} in a run of root\n")
     log.chmod(0o600)
     record["created_at"] = "yesterday"
-    forged = kept.parent / "forged.json"
-    forged.write_text(json.dumps(record))
-    return forged
+    kept.with_suffix(".json").write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("how", ["LINKS", "FIFOS", "FOLDER", "RENAMED", "STATUS", "FORGED", "SELF"])
+ATTACKS = ("LINKS", "FIFOS", "FOLDER", "RENAMED", "STATUS", "FORGED", "SELF")
+
+
 def test_what_an_account_puts_in_its_folder_shows_nothing_of_root(
-    plane: RootPlane, folder: Path, secret: Path, how: str
+    plane: RootPlane, folder: Path
 ) -> None:
-    job = plane.submit("alice", script(folder, "print.py", "print('hello')"))
-    plane.ended(job)
-    run = plane.run_folder(ALICE, job)
-    forged = forge(run, secret)
-    before = content(secret)
-    assert "hello" in plane.log_of(job)
-    assert "hello" in plane.loom("logs", job).stdout.decode()
+    hello = script(folder, "print.py", "print('hello')")
+    jobs = {how: plane.submit("alice", hello) for how in ATTACKS}
+    kept = {how: kept_in(folder / how) for how in ATTACKS}
+    before: dict[str, dict[str, bytes]] = {}
+    for how, job in jobs.items():
+        plane.ended(job)
+        forge(plane.run_folder(ALICE, job), kept[how])
+        before[how] = content(kept[how])
+        assert "hello" in plane.log_of(job)
+        assert "hello" in plane.loom("logs", job).stdout.decode()
 
-    attack(ALICE, globals()[how], str(run), str(secret), str(forged))
+    for how, job in jobs.items():
+        words = (plane.run_folder(ALICE, job), kept[how], kept[how].with_suffix(".json"))
+        attack(ALICE, globals()[how], *map(str, words))
 
-    assert SECRET not in plane.texts(job)
+    assert [how for how, job in jobs.items() if SECRET in plane.texts(job)] == []
     assert plane.ask("admin", "/healthz")[0] == 200
     again = plane.submit("bob", script(folder, "more.py", "print('served')"))
     plane.ended(again)
     assert "served" in plane.log_of(again)
-    plane.loom("rm", job)
-    assert content(secret) == before
+    for job in jobs.values():
+        plane.loom("rm", job)
+    assert {how: content(kept[how]) for how in ATTACKS} == before
 
 
 def test_what_root_removes_of_a_run_is_what_its_account_could_remove(
@@ -825,3 +875,42 @@ def test_an_account_has_an_agent_of_its_own_which_is_no_node_for_jobs(
     go.touch()
     plane.ended(theirs)
     plane.ended(own)
+
+
+def test_an_account_that_speaks_as_its_agent_offers_no_node_and_fails_no_device(
+    own_plane: RootPlane, folder: Path
+) -> None:
+    """A job of the account takes over the line of its agent, and says what only a node's may."""
+    if YAMA.exists() and YAMA.read_text() != "0\n":
+        pytest.skip(f"{YAMA}: processes of one account cannot take descriptors of each other")
+    go, out = folder / "go", out_of(folder, ALICE) / "claimed"
+    job = own_plane.submit("alice", script(folder, "w.py", WAIT), str(go))
+    until(lambda: "waits" in own_plane.log_of(job), "the job")
+    [(agent, words)] = [
+        found for found in of_account(ALICE, own_plane.home).items() if "node_agent" in found[1]
+    ]
+    name = words.split("--agent ")[1].split()[0]
+    devices = {one["uuid"]: one["state"] for one in devices_of(own_plane)}
+
+    claim = script(folder, "claim.py", CLAIM)
+    claiming = own_plane.submit("alice", claim, str(out), str(agent), name, min(devices))
+    own_plane.ended(claiming)
+    until(lambda: dropped(own_plane, "foreign_device"), "the report on a device to be read")
+
+    uid = pwd.getpwnam(ALICE).pw_uid
+    assert json.loads(out.read_text()) == {"uid": uid, "greeted": name}
+    assert own_plane.ask("admin", "/api/cluster/resources")[1]["nodes"] == 1
+    assert {one["uuid"]: one["state"] for one in devices_of(own_plane)} == devices
+    go.touch()
+    own_plane.ended(job)
+
+
+def devices_of(plane: RootPlane) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = plane.ask("admin", "/api/devices")[1]["items"]
+    return found
+
+
+def dropped(plane: RootPlane, why: str) -> int:
+    """Return how many messages the weaver has dropped for a reason."""
+    count: int = plane.ask("admin", "/api/plane")[1]["dropped"].get(why, 0)
+    return count

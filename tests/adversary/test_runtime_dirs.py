@@ -112,7 +112,7 @@ def test_every_shell_finds_the_plane_that_another_one_started(folder: Path) -> N
     Shell(folder, str(folder / "b")).loom("stop", "--now", job)
 
     assert planes(folder) == [pid]
-    assert first.json("show", job)["job_state"] == "CANCELLED"
+    until(lambda: first.json("show", job)["job_state"] == "CANCELLED", PATIENCE)
 
 
 @pytest.mark.process

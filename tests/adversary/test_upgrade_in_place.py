@@ -324,8 +324,24 @@ def test_a_rank_that_is_killed_after_the_package_was_replaced_is_recovered_live(
     assert [kind for kind, _ in site.happened(job) if kind in WAYS] == ["recovered"]
     assert (site.ranks()[1], site.versions()) == (first[1], ["new", "old"])
     assert ("has changed since it was imported" in site.warmth(job)) == is_warm
+    if not is_warm:  # what it takes is the same
+        saves_and_restarts(site, job)
     stopped(site, job)
     assert site.imported_late() == []
+
+
+def saves_and_restarts(site: Site, job: str) -> None:
+    """Have the old agent commit a checkpoint, and the old launch process restart all from it."""
+    step = json.loads(site.loom("checkpoint", "--json", job))["effective_step"]
+    before = site.ranks()
+    for [pid] in before.values():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: all(site.ranks()[r] not in ([], before[r]) for r in before), PATIENCE)
+    site.passes()
+
+    events = json.loads(site.loom("show", "--events", "--json", job))
+    resumed = [each["step"] for each in events if each["event"] == "resuming"]
+    assert (resumed, site.versions()) == ([step], ["new", "new"])
 
 
 @pytest.mark.needs("torch")

@@ -107,12 +107,12 @@ Refused = Callable[..., str]
         (["run", "trian.py"], "no file 'trian.py'; did you mean 'train.py'?"),
         (["run", "train"], "no command or component 'train'; did you mean 'train.py'?"),
         (["run", "-s", "locla", "train.py"], "no scheduler 'locla'; did you mean 'local'?"),
-        (["engines", "slrum"], "no scheduler 'slrum'; did you mean 'slurm'?; there are: local"),
+        (["engines", "slrum"], "no scheduler 'slrum'; did you mean 'slurm'?; known: local"),
         (["components", "utils.ecoh"], "no component 'utils.ecoh'; did you mean 'utils.echo'?"),
         (["components", "--print", "nosuch"], "no component 'nosuch'"),
-        (["show", "nosuch"], "no job 'nosuch'; `loom ls` lists what there is"),
+        (["show", "nosuch"], "no job 'nosuch'; `loom ls` lists the jobs"),
         (["logs", "local://x"], "'local://x' is not of the form <scheduler_backend>://"),
-        (["stop", "nomad://torchx/1"], "no scheduler 'nomad'; there are: local, local_cwd, "),
+        (["stop", "nomad://torchx/1"], "no scheduler 'nomad'; known: local, local_cwd, "),
         (["stop"], "no job is active; name one, or @ for the newest"),
         (["rm"], "name the jobs to remove, or give --ended for all that have ended"),
         (["run", "-n", "two", "train.py"], "Invalid value for '-n': 'two' is not a valid number"),
@@ -130,7 +130,7 @@ Refused = Callable[..., str]
         (["run", "--max-retries", "-1", "train.py"], "Invalid value for '--max-retries'"),
         (["run", "-cfg", "grace=soon", "train.py"], "option 'grace' must be int"),
         (["run", "-cfg", "grace=-5", "train.py"], "grace: expected seconds from 0, got -5"),
-        (["run", "-cfg", "nosuch=1", "train.py"], "no option 'nosuch'; there are:"),
+        (["run", "-cfg", "nosuch=1", "train.py"], "no option 'nosuch'; known:"),
         (["run", "-cfg", "grace", "train.py"], "grace"),
         (["run", "-e", "NOSUCHVARIABLE", "train.py"], "--env 'NOSUCHVARIABLE': write K=V"),
         (["run", "-e", "=x", "train.py"], "--env '=x': write K=V, or the name of a variable"),
@@ -410,7 +410,7 @@ def test_debug_shows_the_traceback_before_the_line(capsys: pytest.CaptureFixture
 
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
-    assert lines[-1] == "loom: no job 'nosuch'; `loom ls` lists what there is"
+    assert lines[-1] == "loom: no job 'nosuch'; `loom ls` lists the jobs"
 
 
 def test_debug_shows_where_a_component_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from torchloom.cli.verbs import ALIASES, VERBS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "cli.md").read_text()
 BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 COMPONENT = """
 import torchx.specs as specs

@@ -89,7 +89,10 @@ def test_the_help_of_the_shim_is_about_torchruns_options(
     [
         (["--nnodes", "4:2", "x"], "--nnodes '4:2': the least comes first; write --nnodes 2:4"),
         (["--hostfiel", "x"], "no option '--hostfiel'; did you mean '--hostfile'?; `loom launch"),
-        (["-x", "FOO", "--", "true"], "-x is no option of loom launch, and no other launcher is"),
+        (
+            ["-x", "FOO", "--", "true"],
+            "-x is not an option of loom launch, and no other launcher is",
+        ),
         (["--per-rank", "true"], "--per-rank: the agent starts a host's ranks together"),
         ([AS_TORCHRUN, "--ppn", "2", "x"], "no option '--ppn'"),
         (["--role", "\x1b[31m" * 50, "--np", "\n" * 999, "x"], "--np '"),
@@ -151,7 +154,7 @@ def test_a_batch_file_that_calls_torchrun_runs_under_either(
 
 
 def test_the_page_about_the_command_line_names_every_option_that_is_not_hidden() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "cli.md").read_text()
     section = page.partition("## Launch ranks like torchrun")[2].partition("\n## ")[0]
 
     for option in OURS.options:

@@ -99,7 +99,7 @@ def test_one_looks_one_steers_and_the_plane_knows_who_did_what(
         (0, f"{url} as bob (operator)\n", ""),
     ]
     assert twice[0] == 2
-    assert "this link was used already, and is good once" in twice[2]
+    assert "this link was already used; a link works once" in twice[2]
 
     with able_to_submit(owner, "bob"):
         job = bob.asked("run", str(tmp_path / "job.json"))["id"]

@@ -110,7 +110,7 @@ def test_a_link_is_exchanged_for_a_token_that_is_kept_for_its_owner_alone(
     assert shown == {"url": server.url, "user": "alice", "role": "viewer", "fingerprint": known}
     code, out, err = second
     assert (code, out) == (2, "")
-    assert err.startswith("loom: this link was used already, and is good once; ask an admin")
+    assert err.startswith("loom: this link was already used; a link works once; ask an admin")
 
 
 def test_a_wrong_fingerprint_is_refused_and_the_link_is_still_good(
@@ -194,7 +194,7 @@ def test_a_secret_in_the_command_line_is_refused_with_the_remedy(
         ("", "nothing was given; paste a link or a token"),
         ("loom_wrong", "no token, or none that is known"),
         ("nonsense", "no such link"),
-        ("https://elsewhere:1/login#code", "is a link of another plane"),
+        ("https://elsewhere:1/login#code", "is a link to another plane"),
     ],
 )
 def test_what_lets_nobody_in_is_refused_and_not_kept(
@@ -258,7 +258,7 @@ def test_a_file_that_others_could_read_or_that_is_damaged_is_not_used(
 
     assert (code, out) == (1, "")
     assert f"cannot use {person.kept}: it " in err
-    assert "`loom login URL` writes it anew" in err
+    assert "`loom login URL` writes it again" in err
 
 
 @pytest.mark.parametrize(

@@ -110,29 +110,6 @@ def test_what_answers_nonsense_is_no_plane(junk: bytes, home: Path) -> None:
         thread.join()
 
 
-def test_watching_yields_events_until_the_stream_ends(answering: Answering) -> None:
-    events = [{"event": {"n": n}} for n in range(3)]
-    answering(client.door(), lambda _: [*events, {"ok": None}])
-
-    assert list(client.watch(job="a")) == [{"n": 0}, {"n": 1}, {"n": 2}]
-
-
-def test_a_stream_that_breaks_off_says_so_after_what_came(answering: Answering) -> None:
-    answering(client.door(), lambda _: [{"event": {"n": 0}}])
-    stream = client.watch(job="a")
-
-    assert next(stream) == {"n": 0}
-    with pytest.raises(PlaneLost, match="went away"):
-        next(stream)
-
-
-def test_what_cannot_be_watched_is_refused_in_words(answering: Answering) -> None:
-    answering(client.door(), lambda _: [{"error": "no job 'a'", "exit_code": 2}])
-
-    with pytest.raises(UserError, match="no job 'a'"):
-        next(client.watch(job="a"))
-
-
 def test_the_plane_of_another_state_folder_is_not_taken_for_ours(
     home: Path, answering: Answering
 ) -> None:

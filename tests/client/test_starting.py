@@ -69,7 +69,7 @@ def test_a_plane_that_is_found_can_be_pinned_and_given_more(home: Path) -> None:
 def test_a_plane_that_cannot_start_says_why(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOM_NATS", "localhost:4222")
 
-    with pytest.raises(UserError, match="'localhost:4222' is no NATS address; write nats://"):
+    with pytest.raises(UserError, match="'localhost:4222' is not a NATS address; write nats://"):
         client.find_or_start(only="nats")
 
 

@@ -114,7 +114,7 @@ def test_a_wrong_fingerprint_is_refused_before_a_token_is_sent(
         found = trust.fingerprint(known.authority.read_text())
         assert str(refused.value) == (
             f"{server.url} shows the fingerprint {found}, not {expected}: another server answers "
-            "there, or the plane has a new authority; ask its admin, then `loom login` again"
+            "there, or the plane has a new authority; ask its admin, then run `loom login` again"
         )
 
 
@@ -126,9 +126,7 @@ def test_whoever_shows_anothers_authority_is_not_believed(
     with serving(known, other.authority.read_bytes()) as server:
         with (
             Client(server.url, "loom_secret", expected) as client,
-            pytest.raises(
-                Unreachable, match="its certificate is not of the authority that was pinned"
-            ),
+            pytest.raises(Unreachable, match="its certificate is not from the pinned authority"),
         ):
             client.me()
 

@@ -164,7 +164,9 @@ class Crawl:
         return [each.key for each in self._hand.controls()]
 
     def _is_ours(self, href: str) -> bool:
-        return href.startswith(f"{self.shown.door.url}/") and not href.endswith("/docs")
+        return href.startswith(f"{self.shown.door.url}/") and not href.endswith(
+            ("/docs", "/manual/")
+        )
 
     def _reach(self, address: str, way: Way) -> None:
         """Be at a view as one comes to it, and then use what is on the way."""

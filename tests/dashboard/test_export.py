@@ -17,7 +17,7 @@ from torchloom.weaver.store.rows import CheckpointRow, EventRow, RankProcessRow
 
 from ..cli.export.exported import HOSTILE, log, remembered, store_of, within
 from ..harness.dashboard_build import built
-from ..harness.metric_rows import in_file
+from ..harness.metric_rows import in_file, replaced_in_file
 from .showing import PATIENCE
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("browser"), pytest.mark.needs("dashboard")]
 JOB, STEPS, SPIKE = "shown-1", 400, 123
+REPEATED = "train/repeated"
 # Which part of a chart's columns has some of the curve in its upper half: a lone peak has few.
 UPPER = """(canvas) => {
   const { width, height } = canvas;
@@ -98,6 +99,8 @@ def put_stored(home: Path) -> None:
     values = [(n, 1000.0 + n / 8, 50.0 if n == SPIKE else n % 8 / 8) for n in range(1, STEPS + 1)]
     log(store, JOB, ["train/loss"], values)
     log(store, JOB, [HOSTILE], [(1, 1001.0, 2.0), (2, 1002.0, 3.0)])
+    log(store, JOB, [REPEATED], [(n, 1000.0 + n, 2.0) for n in range(1, 11)])
+    log(store, JOB, [REPEATED], [(n, 1020.0 + n, n / 10) for n in range(6, 11)], generation=2)
     store.close()
 
 
@@ -197,6 +200,40 @@ def test_charts_zoom_smooth_and_turn_their_axis_and_the_address_has_it(opened: O
 
     opened.chart("train/loss").locator("canvas").wait_for()
     assert "zoom=" not in page.url  # a range of steps is none of seconds
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_switch_that_keys_reach_shows_what_was_replaced(
+    opened: Opened, file: Path, theme: Any
+) -> None:
+    page, chart = opened.page, opened.chart(REPEATED)
+    page.emulate_media(color_scheme=theme)
+    kept = replaced_in_file(file.parent / "loom" / "plane" / "records.db")
+    canvas = chart.locator("canvas")
+    chart.scroll_into_view_if_needed()
+    page.wait_for_function(f"canvas => ({UPPER})(canvas) > 0", arg=canvas.element_handle())
+    before, switch = canvas.evaluate(UPPER), page.get_by_test_id("replaced")
+
+    switch.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        f"([canvas, before]) => ({UPPER})(canvas) > before + 0.1",
+        arg=[chart.locator("canvas").element_handle(), before],
+    )
+    pressed = switch.get_attribute("aria-pressed")
+    page.locator('[data-view="table"]').last.click()
+    tables = chart.locator("table").all()
+    rows = [table.locator("tbody tr").all_inner_texts() for table in tables]
+    captions = [table.locator("caption").inner_text() for table in tables]
+
+    assert (switch.count(), switch.inner_text(), pressed) == (1, "Show replaced points", "true")
+    assert captions == ["rank 0", "rank 0, replaced (generation 1)"]
+    assert [(int(row.split("\t")[0]), float(row.split("\t")[2])) for row in rows[1]] == [
+        (place[-1], its[1].value) for place, its in sorted(kept.items()) if place[1] == REPEATED
+    ]
+    assert len(rows[1]) == 5
+    switch.press("Enter")
+    assert (switch.get_attribute("aria-pressed"), chart.locator("table").count()) == ("false", 1)
 
 
 def test_nothing_was_asked_of_anybody_and_nothing_logged_was_run(opened: Opened) -> None:

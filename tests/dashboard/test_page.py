@@ -1,6 +1,7 @@
 """The dashboard in a real browser over a real plane: what it shows is so, whatever happens."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..harness import evidence
+from ..harness.home import until
 from ..harness.http_door import Door
-from ..harness.plane_jobs import Plane, loom
+from ..harness.metric_rows import Shown as StoredPoint
+from ..harness.metric_rows import replaced_in_file
+from ..harness.plane_jobs import SCRIPTS, Plane, loom
 from .conftest import WORLD
 from .showing import PATIENCE, Shown, agrees, pid, points, steps
 
@@ -232,7 +236,8 @@ def test_on_a_phone_all_pages_are_in_reach_rows_have_names_and_the_steps_are_cou
     rows = shown.part("timeline").inner_text().split("\n")
     phone.close()
 
-    assert list(boxes) == ["Jobs", "Experiments", "Submit", "Cluster", "Settings", "API"]
+    names = ["Jobs", "Experiments", "Submit", "Cluster", "Settings", "Docs", "API"]
+    assert list(boxes) == names
     assert all(box and 0 <= box["x"] <= box["x"] + box["width"] <= PHONE for box in boxes.values())
     assert {"Knobs", "Checkpoints", "Recoveries", "Ranks", "Other"} <= set(rows)
     assert steps_of.endswith(f" of {EPOCHS * SAMPLES // (WORLD * BATCH)}")
@@ -264,7 +269,7 @@ def test_a_job_shows_what_its_ranks_print_what_happened_and_what_it_was_made_of(
     shown.part("log-line", '[data-rank="0"]').first.wait_for()
     shown.waits(lambda: printed(shown) == stored(door, job))
     view(shown, "Checkpoints")
-    shown.page.get_by_text("Nothing has been saved yet").wait_for()
+    shown.page.get_by_text("No checkpoints yet").wait_for()
     save_and_damage(shown, door, job)
     view(shown, "Events")
     shown.part("event", '[data-kind="state"]').first.wait_for()
@@ -392,6 +397,46 @@ def drag(shown: Shown, start: float, end: float) -> None:
     shown.page.mouse.up()
 
 
+def test_a_chart_shows_what_a_restart_replaced_where_that_is_asked_for(
+    visitor: "BrowserContext", door: Door, folder: Path, out: Path
+) -> None:
+    shutil.copy(SCRIPTS / "repeated.py", out)
+    spec = {"name": "repeated", "script": "repeated.py", "resources": {"workers": 1}}
+    spec |= {"env": {"OUT": str(out)}, "recovery": {"policy": "restart", "attempts": 1}}
+    job = door.submit(spec, out)
+    door.ends(job)
+    stored = folder / "loom" / "plane" / "records.db"
+    until(lambda: replaced_of(stored, job), PATIENCE)
+    shown = enter(visitor, door, "ghita", "viewer")
+    shown.page.goto(f"{door.url}/jobs/{job}?metric=loss")
+    switch = shown.part("replaced")
+
+    switch.press("Enter")
+    shown.part("loss-chart").locator("canvas").wait_for()
+    shown.part("replaced-value").wait_for()
+    value = shown.part("replaced-value").inner_text()
+    shown.page.locator('[data-view="table"]').click()
+    rows = shown.part("curve-row", "[data-replaced]")
+    rows.nth(4).wait_for()
+    tabled = {int(row.get_attribute("data-step") or -1) for row in rows.all()}
+    shown.page.goto(f"{door.url}/jobs/{job}/charts")
+    switch.wait_for()
+    is_pressed = switch.get_attribute("aria-pressed")
+
+    kept = replaced_of(stored, job)
+    ((generation, last),) = kept[9].items()
+    assert tabled == set(kept) == {5, 6, 7, 8, 9}
+    assert value == f"before {last.value:.1f} (generation {generation})"
+    assert is_pressed == "false"  # the address of another view does not have it
+    assert (switch.count(), shown.wrong) == (1, [])
+
+
+def replaced_of(stored: Path, job: str) -> dict[int, dict[int, StoredPoint]]:
+    """Return what a database keeps of a job's loss without showing it, by step and generation."""
+    found = replaced_in_file(stored)
+    return {place[4]: its for place, its in found.items() if place[:2] == (job, "loss")}
+
+
 def test_an_address_that_means_nothing_is_shown_by_the_page(
     visitor: "BrowserContext", door: Door, plane: Plane
 ) -> None:
@@ -399,7 +444,7 @@ def test_an_address_that_means_nothing_is_shown_by_the_page(
 
     for path in ("/foo", "/jobs/nope/xyz"):
         shown.page.goto(f"{door.url}{path}")
-        shown.page.get_by_text("There is no such page").wait_for()
+        shown.page.get_by_text("Page not found").wait_for()
         assert shown.page.get_by_role("navigation", name="Pages").is_visible()
 
 

@@ -103,6 +103,7 @@ def test_a_wheel_made_and_installed_without_node_or_network_shows_the_dashboard(
         words = ("tokens", "link", "olga", "--role", "operator")
         link = run(loom, *words, env=env, cwd=tmp_path).split()[-1]
         asked = opened(url, link)
+        manual = run(loom, "docs", "--print", env=env, cwd=tmp_path).strip()
     finally:
         run(loom, "down", env=env, cwd=tmp_path)
         until(lambda: not living(tmp_path), PATIENCE)
@@ -110,8 +111,11 @@ def test_a_wheel_made_and_installed_without_node_or_network_shows_the_dashboard(
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "torchloom/server/static/index.html" in names
+    assert "torchloom/server/manual/index.html" in names
     assert not [name for name in names if "node_modules" in name]
     assert "no dashboard" not in told
+    assert manual.startswith(tmp_path.as_uri())
+    assert manual.endswith("/torchloom/server/manual/index.html")
     assert [each for each in asked if not each.startswith(f"{url}/")] == []
 
 
@@ -130,7 +134,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_wheel_without_the_dashboard_is_made_for_whoever_says_so_and_for_nobody_else(
     checkout: Path, tmp_path: Path
 ) -> None:
-    env = without_node(tmp_path)
+    env = {**without_node(tmp_path), "LOOM_NO_DOCS": "1"}
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
 
     refused = subprocess.run(build, cwd=checkout, env=env, capture_output=True, text=True)
@@ -149,7 +153,7 @@ def test_a_wheel_without_the_dashboard_is_made_for_whoever_says_so_and_for_nobod
 def test_a_build_asks_pip_for_a_node_where_it_needs_one_and_there_is_none(
     checkout: Path, tmp_path: Path
 ) -> None:
-    env = without_node(tmp_path)
+    env = {**without_node(tmp_path), "LOOM_NO_DOCS": "1"}
     ask = "import backend as b; print(b.get_requires_for_build_{}())"
 
     def wanted(what: str, **more: str) -> str:

@@ -34,7 +34,10 @@ def test_a_stale_pbs_job_is_a_note_that_names_the_variable(place: Any) -> None:
     found = [each for each in cluster.scheduler(place(env=env)) if each.state is CheckState.NOTE]
 
     assert [(each.text, each.remedy) for each in found] == [
-        ("PBS_JOBID=12.server is stale: its nodefile /no/such/file is not there", "unset PBS_JOBID")
+        (
+            "PBS_JOBID=12.server is stale: its nodefile /no/such/file does not exist",
+            "unset PBS_JOBID",
+        )
     ]
 
 

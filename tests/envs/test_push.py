@@ -132,7 +132,7 @@ def test_a_host_that_fails_is_named_with_its_error_and_the_others_get_it(
 
     assert states(found) == {"a": "ready", "nowhere": "failed", "mine": "failed", "z": "ready"}
     assert found["nowhere"].error == "ssh: connect failed"
-    assert "is there and no environment of yours: choose another --dest" in found["mine"].error
+    assert "exists and is not an environment of yours: choose another --dest" in found["mine"].error
     assert (root / "mine/env/thesis.tex").exists()
     assert states(below) == {"full": "failed", "z": "ready"}
     assert "mkdir" in below["full"].error
@@ -145,7 +145,7 @@ def test_bytes_that_changed_on_their_way_are_not_unpacked(
 
     found = push(archive, tmp_path, ["a"], digest="0" * 64)
 
-    assert found["a"].error == "what arrived is not what was sent: another hash"
+    assert found["a"].error == "the received file differs from the one that was sent"
     assert list((root / "a").iterdir()) == []
 
 

@@ -49,7 +49,13 @@ TALK: tuple[m.Message, ...] = (
     r.Restored(HEAD, 0.25, 4096),
     r.NotRestored(HEAD, "the hash differs"),
     r.Finished(HEAD, 100),
-    r.Lives(HEAD, 1, (r.Life(2, 1, "n1", -9, 41), r.Life(2, 2, "n1")), {"n1": 4}, ("n2",)),
+    r.ProcessReports(
+        HEAD,
+        1,
+        (r.ProcessReport(2, 1, "n1", -9, 41), r.ProcessReport(2, 2, "n1")),
+        {"n1": 4},
+        ("n2",),
+    ),
 )
 REGROUPING: tuple[m.Message, ...] = (
     r.JoinGeneration(HEAD, 4),
@@ -62,7 +68,7 @@ TO_LAUNCH: tuple[m.Message, ...] = (
     r.Watch(HEAD, 4, 1, True),
     r.Fork(HEAD, 4, 1, 2, 2, "n1"),
     r.MakeStore(HEAD, 4, 1, "n1"),
-    r.EndLife(HEAD, 4, 1, 2, 1, "hang_rank_2"),
+    r.EndProcess(HEAD, 4, 1, 2, 1, "hang_rank_2"),
     r.Restart(HEAD, 4, 1, "exit_signal_9_rank_2", "live_wait"),
 )
 TO_RANK: tuple[m.Message, ...] = (

@@ -1,4 +1,4 @@
-"""Read metrics from `records` by docs/metrics.md alone: nothing of torchloom is imported."""
+"""Read metrics from `records` by docs/internals/metrics.md alone; imports nothing of torchloom."""
 
 import contextlib
 import sqlite3
@@ -37,10 +37,29 @@ def shown(base: Any, schema: str = "") -> dict[Place, Shown]:
     return found
 
 
-def _chunks(base: Any, schema: str) -> Iterator[tuple[int, int, Shown]]:
-    # Sealed ones are older than loose ones; hidden ones are of no concern here.
+def replaced_in_file(path: Path) -> dict[Place, dict[int, Shown]]:
+    """Return the points that a file keeps but does not show, by place and generation."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as base:
+        base.execute("BEGIN")
+        return replaced(base)
+
+
+def replaced(base: Any, schema: str = "") -> dict[Place, dict[int, Shown]]:
+    """Return the points that a database keeps but does not show, by place and generation."""
+    words = f"SELECT id, job, name, rank, role FROM {schema}series"
+    names = {key: tuple(its) for key, *its in base.execute(words).fetchall()}
+    found: dict[Place, dict[int, Shown]] = {}
+    kept = (*_chunks(base, schema, "kind = 2"), *_chunks(base, schema), *_arrivals(base, schema))
+    for key, step, point in kept:
+        found.setdefault((*names[key], step), {})[point.generation] = point
+    older = {place: dict(sorted(its.items())[:-1]) for place, its in found.items()}
+    return {place: its for place, its in older.items() if its}
+
+
+def _chunks(base: Any, schema: str, which: str = "kind < 2") -> Iterator[tuple[int, int, Shown]]:
+    # Sealed ones are older than loose ones.
     order = "ORDER BY series, kind DESC, number"
-    words = f"SELECT series, data FROM {schema}chunks WHERE kind < 2 {order}"
+    words = f"SELECT series, data FROM {schema}chunks WHERE {which} {order}"
     for key, data in base.execute(words).fetchall():
         at = 0
         while at < len(data):

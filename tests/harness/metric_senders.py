@@ -27,9 +27,11 @@ _AGAIN = 0.3  # seconds after which what was not answered is said again
 class Teller:
     """The agent of a job's ranks, in a thread; nothing is forgotten before it is stored."""
 
-    def __init__(self, plane: Plane, job: str, ranks: int = 2, name: str = "") -> None:
+    def __init__(
+        self, plane: Plane, job: str, ranks: int = 2, name: str = "", generation: int = 0
+    ) -> None:
         self.job, self._plane, self._name = job, plane, name or f"name-of-{job}"
-        self._count = ranks
+        self._count, self._generation = ranks, generation
         self._records: dict[int, list[Message]] = {rank: [] for rank in range(ranks)}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -92,7 +94,8 @@ class Teller:
         agent = self._agent = FakeAgent(bus, f"node-{self.job}")
         await agent.start()
         for number in range(self._count):
-            self._ranks.append(agent.rank(register(number, job=self.job, world=self._count)))
+            who = register(number, job=self.job, generation=self._generation, world=self._count)
+            self._ranks.append(agent.rank(who))
         facts = {"name": self._name, "scheduler": "local", "handle": f"local://x/{self.job}"}
         await agent.act(job_event("job", self.job, owner="ada", **facts))
         while not agent.epoch:

@@ -17,14 +17,20 @@ from torchloom.launch.records.resumption import Continuation
 from torchloom.messages.plane import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.states import JobState
-from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobVacated, NodeReported, on
+from torchloom.weaver.events import (
+    BackgroundTasks,
+    Dispatcher,
+    JobVacated,
+    Journal,
+    NodeReported,
+    on,
+)
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.coordinator import Coordinator, NewAttempt
 from torchloom.weaver.jobs.launch import LaunchOrder, RunSeen
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.submissions import SubmissionRequest
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore, open_store
 from torchloom.weaver.store.state import Transaction
 

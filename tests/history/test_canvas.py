@@ -27,4 +27,15 @@ def test_each_stretch_of_a_colour_is_painted_once_and_blanks_are_not() -> None:
     for column in (0, 1, 3, 4):
         canvas.dot(2 * column, 0, colour=column // 2)
 
-    assert canvas.lines(lambda text, colour: f"<{colour}{text}>") == ["<0⡀⡀> <1⡀><2⡀>"]
+    assert canvas.lines(lambda text, colour, dim: f"<{colour}{text}>") == ["<0⡀⡀> <1⡀><2⡀>"]
+
+
+def test_a_mark_is_dim_and_seen_where_there_is_no_dot() -> None:
+    canvas = Canvas(4, 1)
+    canvas.dot(2, 0, colour=1)
+    for x in (0, 2, 4, 9):  # the second under a dot, the last off the sheet
+        canvas.mark(x, 0, colour=1)
+
+    assert canvas.lines(lambda text, colour, dim: f"<{colour}{dim}{text}>") == [
+        "<1True·><1False⡀><1True·> "
+    ]

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from torchloom.history.series import MetricSeries
 
 FALLING = MetricSeries.of(
     "loss", [(i, 100.0 + i, 2.0 * math.exp(-i / 20)) for i in range(101)], run="a"
+)
+REPEATED = MetricSeries(
+    "loss",
+    tuple(range(10)),
+    tuple(100.0 + i if i < 5 else 200.0 + i for i in range(10)),
+    tuple([1.0] * 5 + [0.0] * 5),
+    replaced=(
+        replace(MetricSeries.of("loss", [(i, 100.0 + i, 2.0) for i in range(5, 10)]), generation=1),
+    ),
 )
 RISING = MetricSeries.of("accuracy", [(i, 100.0 + i, i / 100) for i in range(101)])
 
@@ -65,6 +75,43 @@ def test_a_curve_without_any_number_is_said_to_have_none() -> None:
     curve = MetricSeries.of("loss", [(0, 0.0, math.nan)])
 
     assert in_text(panels([curve]), 40, 10) == ["loss", "  no point is a number", ""]
+
+
+def test_points_that_were_replaced_are_dots_beside_the_curve() -> None:
+    assert in_text(panels([REPEATED]), 60, 11) == [
+        "  loss by step",
+        "2 ┤                               ·     ·      ·     ·     ·",
+        "  │",
+        "  │",
+        "1 ┤⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠢⡀",
+        "  │                          ⠈⠢⡀",
+        "  │                            ⠑⢄",
+        "0 ┤                              ⠑⢄⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀",
+        "  └┬───────────┬────────────┬───────────┬────────────┬──────",
+        "   0           2            4           6            8",
+        "   ⠒⠒ rank 0 0   ·· replaced: generation 1",
+    ]
+
+
+def test_seconds_count_from_the_first_point_even_if_it_was_replaced() -> None:
+    (older,) = REPEATED.replaced
+    again = replace(REPEATED, times=tuple(200.0 + i for i in range(10)))
+
+    assert REPEATED.start() == 100
+    assert again.start() == 105
+    assert older.seconds(again.start()) == (0, 1, 2, 3, 4)
+
+
+def test_a_picture_has_a_pale_dashed_line_for_what_was_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    paths = [tmp_path / name for name in ("with.svg", "without.svg")]
+
+    to_file(panels([REPEATED]), paths[0])
+    to_file(panels([replace(REPEATED, replaced=())]), paths[1])
+
+    dashed = [path.read_text().count("stroke-dasharray") for path in paths]
+    assert dashed == [2, 0]  # the line and its entry in the legend
+    assert "stroke-opacity: 0.45" in paths[0].read_text()
 
 
 values = st.floats(allow_nan=True, allow_infinity=True)

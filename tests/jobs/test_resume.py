@@ -156,7 +156,7 @@ def test_who_lifts_a_pause_of_a_job_that_has_ended_meanwhile_starts_nothing(
     loom("stop", "--now", job)
     until(lambda: state_of(job) == "CANCELLED", LONG)
 
-    with pytest.raises(LoomError, match=f"{job} is CANCELLED: there is no pause to lift") as over:
+    with pytest.raises(LoomError, match=f"{job} is CANCELLED: it is no longer paused") as over:
         door.ask("resume", job=job, unpause=True, from_scratch=True)
     with pytest.raises(LoomError, match=f"{job} has no checkpoint to resume from") as bare:
         door.ask("resume", job=job)
@@ -222,7 +222,7 @@ def test_a_job_whose_script_is_gone_is_refused_in_words_and_stays_what_it_was(
     done = subprocess.run(words, capture_output=True, text=True, timeout=LONG)
 
     assert done.returncode == 2
-    assert "the script it ran is gone" in done.stderr
+    assert "the script it ran no longer exists" in done.stderr
     assert state_of(job) == "COMPLETED"
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from types import TracebackType
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.messages.membership import EndLife, Fork, Life, Lives, MakeStore, Restart, Watch
+from torchloom.messages.membership import (
+    EndProcess,
+    Fork,
+    MakeStore,
+    ProcessReport,
+    ProcessReports,
+    Restart,
+    Watch,
+)
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 
 from ..harness.home import until
@@ -24,7 +32,7 @@ class FakeAgent:
 
     def __init__(self, path: Path) -> None:
         self.registers: list[Register] = []
-        self.lives: list[Lives] = []
+        self.lives: list[ProcessReports] = []
         self.heard_at: list[float] = []  # of each of these
         self.calls = 0
         self.epoch = 1
@@ -87,7 +95,7 @@ class FakeAgent:
         self.say(MakeStore(self._head(generation), self.epoch, self.attempt, node))
 
     def end_life(self, rank: int, life: int) -> None:
-        self.say(EndLife(self._head(), self.epoch, self.attempt, rank, life, "hang"))
+        self.say(EndProcess(self._head(), self.epoch, self.attempt, rank, life, "hang"))
 
     def restart(self, reason: str, cause: str) -> None:
         self.say(Restart(self._head(), self.epoch, self.attempt, reason, cause))
@@ -95,29 +103,29 @@ class FakeAgent:
     # What is known.
 
     @property
-    def newest(self) -> Lives:
+    def newest(self) -> ProcessReports:
         return self.lives[-1]
 
     @property
     def attempt(self) -> int:
         return self.newest.attempt
 
-    def life(self, rank: int, life: int) -> Life | None:
+    def life(self, rank: int, life: int) -> ProcessReport | None:
         found = [one for one in self.newest.lives if (one.rank, one.life) == (rank, life)]
         return found[0] if found else None
 
-    def until_told(self, condition: Callable[[Lives], object]) -> Lives:
+    def until_told(self, condition: Callable[[ProcessReports], object]) -> ProcessReports:
         """Come back with the first lives, old or new, for which the condition holds."""
         until(lambda: any(condition(one) for one in list(self.lives)))
         return next(one for one in self.lives if condition(one))
 
-    def until_ended(self, rank: int, life: int) -> Life:
+    def until_ended(self, rank: int, life: int) -> ProcessReport:
         until(lambda: (one := self.life(rank, life)) is not None and one.code is not None)
         found = self.life(rank, life)
         assert found is not None
         return found
 
-    def answered(self, act: Callable[[], None]) -> Lives:
+    def answered(self, act: Callable[[], None]) -> ProcessReports:
         """Do something and return the first lives that are said after it."""
         before = len(self.lives)
         act()
@@ -145,7 +153,7 @@ class FakeAgent:
 
     def _take(self, line: socket.socket, whole: bytes) -> None:
         try:
-            message = decode(whole, Register | Lives)
+            message = decode(whole, Register | ProcessReports)
             assert message.head.rank == NO_RANK
         except BaseException as error:  # the test is told at its end: this is another thread
             self._errors.append(error)
@@ -153,6 +161,6 @@ class FakeAgent:
         if isinstance(message, Register):
             self.registers.append(message)
             line.sendall(frame(Kept(message.head, 0)))  # an agent says so to whoever registers
-        elif isinstance(message, Lives):
+        elif isinstance(message, ProcessReports):
             self.heard_at.append(time.monotonic())
             self.lives.append(message)

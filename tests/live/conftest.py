@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from ..control.conftest import database, place, plane, warm
+from ..control.conftest import database, place, plain, plane, warm
 from ..harness import step_records as ledgers
 from ..harness.live_training import STEPS, WORLD, Proof
 from ..harness.plane_jobs import Plane
 from ..launch.over_hosts.conftest import home, launches
 
-__all__ = ["database", "home", "launches", "place", "plane", "warm"]
+__all__ = ["database", "home", "launches", "place", "plain", "plane", "warm"]
 
 Quiet = Callable[[str], list[ledgers.Chain]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.plane import certificates
+from torchloom.client.trust import fingerprint
 from torchloom.plane.certificates import BadHost, certificate, check_host
 from torchloom.plane.nats_server import Certificate
 
@@ -59,11 +59,11 @@ def test_a_name_is_vouched_for_with_its_addresses(tmp_path: Path) -> None:
 
 def test_the_authority_is_made_once_and_the_rest_anew(tmp_path: Path) -> None:
     first = certificate(tmp_path, "127.0.0.2")
-    before = certificates.fingerprint(first.authority), first.chain.read_text()
+    before = fingerprint(first.authority.read_text()), first.chain.read_text()
 
     second = certificate(tmp_path, "127.0.0.3")
 
-    assert certificates.fingerprint(second.authority) == before[0]
+    assert fingerprint(second.authority.read_text()) == before[0]
     assert second.chain.read_text() != before[1]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()} == {
         0o600

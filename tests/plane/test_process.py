@@ -119,7 +119,7 @@ def test_a_plane_whose_server_cannot_live_is_up_and_says_so(planes: Planes) -> N
     found = planes.up("--pinned", STAND_IN_SERVER_FAILS="1")
 
     log = found["parts"]["server"]["log"]
-    words = "the HTTP server does not come up: the stand-in will not serve"
+    words = "the HTTP server did not start: the stand-in will not serve"
     assert found["note"].endswith(f"{words}; see {log}")
     assert found["url"] == f"unix://{client.door()}"
     assert client.ask("told")["LOOM_NATS"] == found["nats"]
@@ -213,7 +213,7 @@ def test_a_plane_whose_weaver_cannot_live_says_so_and_leaves_nothing(
 
     log = home / "plane" / "logs" / f"{os.uname().nodename}-weaver.log"
     assert said == {
-        "error": f"the plane's weaver does not come up: the stand-in will not live; see {log}",
+        "error": f"the plane's weaver did not start: the stand-in will not live; see {log}",
         "code": "plane_not_up",
         "exit_code": 1,
     }
@@ -244,8 +244,8 @@ def test_a_foreign_nats_is_never_written_to_and_a_free_port_is_taken(
 
     assert found["nats"] != foreign.url
     assert found["note"] == (
-        f"the NATS at {foreign.url} is left alone (it does not know our credentials); "
-        f"ours is at {found['nats']}"
+        f"the NATS server at {foreign.url} is not used (it does not know our credentials); "
+        f"this plane's is at {found['nats']}"
     )
     assert foreign.counters() == before
     assert before["in_msgs"] == 0
@@ -271,8 +271,8 @@ def test_a_weaver_alone_needs_a_nats_of_ours(planes: Planes, server: Callable[..
     said = planes.said(planes.start("--only=weaver", LOOM_NATS=foreign.url))
 
     assert said == {
-        "error": f"no NATS of ours at {foreign.url}: it does not know our credentials; "
-        "`loom up` brings its own",
+        "error": f"no NATS server of this plane at {foreign.url}: "
+        "it does not know our credentials; `loom up` starts its own",
         "code": "no_broker",
         "exit_code": 1,
     }

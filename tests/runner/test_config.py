@@ -127,7 +127,7 @@ def test_a_file_that_is_named_has_to_exist(home: Path, monkeypatch: pytest.Monke
         config.find_configs()
 
     assert str(raised.value) == (
-        "LOOMCONFIG (or TORCHXCONFIG) names '/no/where.ini', which is no file; mend or unset it"
+        "LOOMCONFIG (or TORCHXCONFIG) names '/no/where.ini', which is not a file; fix or unset it"
     )
 
 

@@ -69,7 +69,7 @@ def test_a_name_that_no_job_has_is_answered_with_the_nearest() -> None:
         find_job("evil-q")
 
     assert str(raised.value) == (
-        "no job 'evil-q'; did you mean 'eval-q'?; `loom ls` lists what there is"
+        "no job 'evil-q'; did you mean 'eval-q'?; `loom ls` lists the jobs"
     )
 
 
@@ -96,7 +96,7 @@ def test_left_out_with_no_active_job_the_remedy_is_said() -> None:
 
 @pytest.mark.parametrize("reference", ["@", "", "nothing"])
 def test_without_any_job_none_is_found(home: Path, reference: str) -> None:
-    with pytest.raises(NotFound, match="`loom ls` lists what there is"):
+    with pytest.raises(NotFound, match="`loom ls` lists the jobs"):
         find_job(reference)
 
 

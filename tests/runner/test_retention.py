@@ -37,7 +37,7 @@ def test_a_project_cannot_have_anything_removed_and_is_told_so() -> None:
     assert retention.limits() == RetentionLimits()
     ((state, text),) = shown()
     assert state == "note"
-    assert text.endswith("project/.loomconfig has [retention], which does not count there")
+    assert text.endswith("project/.loomconfig has [retention], which has no effect there")
 
 
 def test_the_file_that_is_named_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,10 @@ def test_a_mistake_is_refused_and_told_with_its_file(tmp_path: Path) -> None:
     with pytest.raises(BadRetention, match="write an age such as 12h, 90d or 4w"):
         retention.limits()
     (found,) = retention.findings()
-    assert (found.state, found.remedy) == ("problem", f"correct {path}; until then nothing goes")
+    assert (found.state, found.remedy) == (
+        "problem",
+        f"correct {path}; until then nothing is removed",
+    )
 
 
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:

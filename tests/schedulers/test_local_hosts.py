@@ -31,7 +31,7 @@ def test_a_run_may_be_given_its_id_and_its_folder(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", ".new-x", "a/b", "a~1", "x" * 200])
 def test_an_id_that_could_leave_the_folder_of_runs_is_refused(home: Path, name: str) -> None:
-    with pytest.raises(UserError, match="names no run"):
+    with pytest.raises(UserError, match="is not a run id"):
         request(id=name)
 
 
@@ -57,8 +57,8 @@ def test_this_host_alone_needs_nobody_to_carry_an_agent_there(home: Path) -> Non
 @pytest.mark.parametrize(
     ("cfg", "why"),
     [
-        ({"hosts": ["n1"]}, "'n1' is no HOST:RANKS"),
-        ({"hosts": ["n1:0"]}, "'n1:0' is no HOST:RANKS"),
+        ({"hosts": ["n1"]}, "'n1' is not HOST:RANKS"),
+        ({"hosts": ["n1:0"]}, "'n1:0' is not HOST:RANKS"),
         ({"hosts": ["localhost:1"], "devices": ["0", "1"]}, "2 lists for 1 replicas"),
     ],
 )

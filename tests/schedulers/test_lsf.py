@@ -187,3 +187,29 @@ def test_bkill_by_hand_ends_all_of_a_job_on_all_hosts(jobs: LsfJobs, own_tmp: No
 
     assert (ended["state"], ended["reason"]) == ("CANCELLED", "cancelled")
     until(lambda: not jobs.running("torchloom"), LIMIT)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.needs("ssh")
+def test_a_second_job_on_a_host_has_a_plane_after_the_first_has_ended(
+    jobs: LsfJobs, own_tmp: None, home: Path, tmp_path: Path
+) -> None:
+    jobs.cluster.with_ssh()
+    (tmp_path / "second").mkdir()
+    second = LsfJobs(jobs.cluster, home, tmp_path / "second")
+    words = ("-n", "1", "-cfg", "hosts=n1,warn=0", TRAINING)
+    one = jobs.submit(*words, env={**jobs.plane, **LOGIN})
+    until(lambda: jobs.trains((1,)), LIMIT)
+    two = second.submit(*words, env={**second.plane, **LOGIN})
+    until(lambda: second.trains((1,)), LIMIT)
+
+    jobs.lsf("bkill", one.rpartition("/")[2])
+    jobs.ended(one)
+    second.kill_all("torchloom.plane")  # as where a job's end is that of its cgroup
+    change = ("set", two, "lr=0.01")
+    until(lambda: second.loom(*change, env={**second.plane, **LOGIN}).returncode == 0, LIMIT)
+    until(lambda: second.lives(0)[-1][1][-1][1] == 0.01, LIMIT)
+    second.said("stop", two, env=second.plane)
+
+    assert [each.lives(0)[0][0]["host"] for each in (jobs, second)] == ["n1", "n1"]
+    assert len(second.lives(0)) == 1

@@ -175,7 +175,7 @@ def test_what_lsf_cannot_be_told_as_it_is_is_noted(home: Path) -> None:
     notes = plan(AppDef("a[1]", SHAPES["several roles"]), walltime="1").request.notes
 
     said = "\n".join(notes)
-    assert "LSF knows it as 'a_1_': 'a[1]' is no name there" in said
+    assert "LSF knows it as 'a_1_': 'a[1]' is not a valid name there" in said
     assert "roles a, b need different hosts; each host is as large as the largest need" in said
     assert "walltime: a minute leaves no room for a warning" in said
 
@@ -210,10 +210,10 @@ def test_an_array_is_in_the_name(home: Path) -> None:
         ("job_dir", "/shared/100%", "has a %"),
         ("cwd", "/a\n#BSUB -P x", "control characters"),
         ("python", "/a\n#BSUB -P x", "control characters"),
-        ("walltime", "soon", "is no time"),
+        ("walltime", "soon", "is not a time"),
         ("walltime", "0", "a minute or more"),
         ("cores", 0, "a number from 1"),
-        ("bsub.o", "x", "choose that by job_dir"),
+        ("bsub.o", "x", "set its place with job_dir"),
         ("bsub.env", "all", "private file"),
         ("bsub.a b", "x", "names no option"),
     ],

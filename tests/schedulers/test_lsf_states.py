@@ -7,7 +7,7 @@ import pytest
 
 from torchloom.errors import LoomError
 from torchloom.schedulers.batch.status import EngineJob
-from torchloom.schedulers.lsf_scheduler import REASONS, STATES, after_a_life, question, read
+from torchloom.schedulers.lsf_scheduler import REASONS, STATES, after_a_rerun, question, read
 from torchloom.specs.api import AppState
 
 
@@ -93,9 +93,9 @@ def test_what_a_job_waits_for_is_in_lsfs_own_words() -> None:
     waits = one(stat="PEND", pend_reason="Not enough\n  job slot(s): 4 hosts;")
 
     assert waits.why == "Not enough job slot(s): 4 hosts;"
-    assert after_a_life(waits).why == "requeued: Not enough job slot(s): 4 hosts;"
-    assert after_a_life(one(stat="PEND")).why == "requeued"
-    assert after_a_life(one()).why == ""
+    assert after_a_rerun(waits).why == "requeued: Not enough job slot(s): 4 hosts;"
+    assert after_a_rerun(one(stat="PEND")).why == "requeued"
+    assert after_a_rerun(one()).why == ""
 
 
 def test_the_elements_of_an_array_are_one_job() -> None:

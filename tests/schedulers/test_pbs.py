@@ -56,7 +56,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: PbsJobs) -> None
     assert not Path(ended["folder"]).exists()
 
 
-def test_refusals_failures_limits_and_stops_are_told_in_pbs_words(jobs: PbsJobs) -> None:
+def test_refusals_failures_limits_and_stops_are_reported_in_pbs_words(jobs: PbsJobs) -> None:
     train = jobs.script(HOLD)
 
     bad = jobs.loom("run", "-d", "-s", "pbs", "-cfg", "queue=nowhere", train)
@@ -123,6 +123,32 @@ def test_a_job_whose_host_dies_runs_again_elsewhere_under_its_number(jobs: PbsJo
     )
 
 
+def test_two_ranks_on_a_host_have_two_cores_and_no_warning_of_one_slot(jobs: PbsJobs) -> None:
+    train, told = jobs.script("print('cores', os.environ['NCPUS'])"), jobs.folder / "told"
+
+    handle = jobs.submit("-n", "4", "--ppn", "2", train)
+    ended = jobs.ended(handle)
+    chunks = (
+        "-l",
+        "select=2:ncpus=2",
+        "-l",
+        "place=scatter",
+        "-j",
+        "oe",
+        "-o",
+        str(told),
+        "-W",
+        "block=true",
+    )
+    own = ("-v", f"REPORTS={jobs.reports},LOOM_HOME={jobs.home}", "--", jobs.python, "-m")
+    jobs.pbs("qsub", *chunks, *own, "torchloom", "launch", "-n", "4", "--ppn", "2", str(train))
+
+    assert ended["state"] == "COMPLETED"
+    assert jobs.known(handle)["Resource_List"]["ncpus"] == 4
+    for said in (jobs.output(handle), told.read_text()):  # the second has a line a host
+        assert (said.count("cores 2"), "slots" in said) == (4, False), said
+
+
 @pytest.mark.needs("torch")
 def test_a_training_submitted_by_hand_is_changed_warned_before_its_limit_and_goes_on(
     ssh_cluster: Cluster, jobs: PbsJobs
@@ -163,7 +189,7 @@ def test_a_job_that_is_stopped_has_its_grace_on_all_hosts_and_leaves_nothing(
     jobs.check_stop(3, {} if is_signalled else jobs.without("qsig"))
 
 
-def test_a_job_whose_top_process_is_told_to_end_has_its_grace_on_all_hosts(jobs: PbsJobs) -> None:
+def test_a_job_whose_top_process_gets_a_signal_has_its_grace_on_all_hosts(jobs: PbsJobs) -> None:
     handle = jobs.saver(2)
 
     jobs.pbs("qsig", "-s", "SIGTERM", handle.rpartition("/")[2])
@@ -174,7 +200,7 @@ def test_a_job_whose_top_process_is_told_to_end_has_its_grace_on_all_hosts(jobs:
 
 
 @pytest.mark.needs("torch")
-def test_a_second_job_on_a_host_and_its_next_life_have_a_plane(
+def test_a_second_job_on_a_host_and_its_next_attempt_have_a_plane(
     ssh_cluster: Cluster, jobs: PbsJobs, own_tmp: None, home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "second").mkdir()
@@ -218,7 +244,7 @@ def test_a_job_that_is_rerun_does_not_depend_on_what_its_last_life_left(
 
 @pytest.mark.process
 @pytest.mark.parametrize("short", [0.0, 1.0])
-def test_all_jobs_are_told_of_however_few_qstat_answers_for(
+def test_all_jobs_are_listed_however_few_qstat_answers_for(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, short: float
 ) -> None:
     with Pbs(tmp_path, settings={"short_json": short}) as pbs:
@@ -231,7 +257,7 @@ def test_all_jobs_are_told_of_however_few_qstat_answers_for(
 
 
 @pytest.mark.soak
-def test_a_job_that_does_not_hear_is_ended_by_its_engine(jobs: PbsJobs) -> None:
+def test_a_job_that_does_not_react_is_ended_by_its_engine(jobs: PbsJobs) -> None:
     handle = jobs.submit("-n", "1", "-cfg", "grace=1", jobs.script(HOLD))
     until(lambda: jobs.told(), LIMIT)
     jobs.kill_all("torchloom.cli.batch", signal.SIGSTOP)

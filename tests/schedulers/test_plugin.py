@@ -11,7 +11,7 @@ import pytest
 
 from ..harness.home import until
 
-PAGE = Path(__file__).parents[2] / "docs" / "schedulers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "schedulers.md"
 LOOM = (sys.executable, "-m", "torchloom")
 OVER = ("COMPLETED", "FAILED", "CANCELLED")
 

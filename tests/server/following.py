@@ -121,7 +121,7 @@ def _add(series: list[dict[str, Any]], points: dict[str, Any]) -> None:
     key = {name: points[name] for name in ("name", "rank", "role")}
     found = next((one for one in series if key.items() <= one.items()), None)
     if found is None:
-        found = {**key, **{name: [] for name in POINT}}
+        found = {**key, **{name: [] for name in POINT}, "has_replaced": False, "replaced": []}
         series.append(found)
     for step, at, value in zip(points["steps"], points["times"], points["values"], strict=True):
         assert not found["steps"] or step > found["steps"][-1], "a page only adds behind"

@@ -72,7 +72,7 @@ def test_a_card_that_is_none_is_no_help_and_no_harm(
         (["--host", "0.0.0.0"], 2, "nothing is served at all addresses"),
         (["--host", "::"], 2, "nothing is served at all addresses"),
         (["--tls-cert", "x"], 2, "--tls-cert and --tls-key go together"),
-        (["--host", "192.0.2.1", "--port", "0"], 1, "cannot have port 0 of 192.0.2.1"),
+        (["--host", "192.0.2.1", "--port", "0"], 1, "cannot listen on port 0 of 192.0.2.1"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(

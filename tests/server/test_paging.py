@@ -37,7 +37,7 @@ def test_no_text_from_elsewhere_breaks_it(text: str) -> None:
     ],
 )
 def test_what_a_column_cannot_hold_is_no_place(cursor: str) -> None:
-    with pytest.raises(ApiProblem, match="cursor is none"):
+    with pytest.raises(ApiProblem, match="cursor is not from this list"):
         place_of(cursor, int)
 
 

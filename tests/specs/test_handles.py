@@ -37,7 +37,7 @@ def test_a_malformed_handle_is_shown_short_and_with_an_example() -> None:
 
 def test_an_unknown_scheduler_has_a_nearest_one() -> None:
     assert str(UnknownSchedulerException("slrum", ["slurm", "local"])) == (
-        "no scheduler 'slrum'; did you mean 'slurm'?; there are: local, slurm"
+        "no scheduler 'slrum'; did you mean 'slurm'?; known: local, slurm"
     )
     assert str(UnknownSchedulerException("x")) == "no scheduler 'x'; `loom engines` lists them"
 

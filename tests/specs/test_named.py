@@ -43,7 +43,7 @@ def test_a_name_like_no_other_lists_what_there_is() -> None:
     with pytest.raises(KeyError) as caught:
         library["zzzzzz"]
 
-    assert str(caught.value) == "no named resource 'zzzzzz'; there are: MISSING, NULL, a.one"
+    assert str(caught.value) == "no named resource 'zzzzzz'; known: MISSING, NULL, a.one"
 
 
 def test_a_name_that_two_resources_have_but_for_case_is_ambiguous() -> None:

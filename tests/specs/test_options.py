@@ -87,8 +87,7 @@ def test_an_unknown_option_is_dropped_with_a_warning(caplog: pytest.LogCaptureFi
 
     assert cfg == {"partition": "gpu"}
     assert caplog.messages == [
-        "ignored: no option 'nods'; did you mean 'nodes'?;"
-        " there are: mail_user, nodes, partition, tags"
+        "ignored: no option 'nods'; did you mean 'nodes'?; known: mail_user, nodes, partition, tags"
     ]
 
 

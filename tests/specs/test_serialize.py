@@ -180,8 +180,7 @@ def test_a_role_is_written_with_every_field() -> None:
         ),
         (
             role(mounts=[{"type": "device", "src_path": "a", "dst_path": "b", "read_only": True}]),
-            "roles[0].mounts[0].read_only: unknown field;"
-            " there are: src_path, dst_path, permissions",
+            "roles[0].mounts[0].read_only: unknown field; known: src_path, dst_path, permissions",
         ),
         (role(workspace=3), "roles[0].workspace: expected a mapping, got 3"),
         (role(overrides={}), "roles[0].overrides: unknown field;"),
@@ -189,7 +188,7 @@ def test_a_role_is_written_with_every_field() -> None:
         ({"name": "a", "roles": {}}, "roles: expected a list, got {}"),
         ([], "app: expected a mapping, got []"),
         (None, "app: expected a mapping, got None"),
-        ({"name": "a", "roles": [], 3: 4}, "[3]: unknown field; there are: name, roles, metadata"),
+        ({"name": "a", "roles": [], 3: 4}, "[3]: unknown field; known: name, roles, metadata"),
         (role(**{"x" * 10_000: 1}), f"roles[0]['{'x' * 76}...]: unknown field;"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import open_store
 from torchloom.weaver.users import TokenFileUnusable, UserRegistry, hash_of, introduce, token_file
 

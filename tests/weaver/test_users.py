@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from torchloom.errors import NotFound, UserError
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import PlaneStore, open_store
 from torchloom.weaver.store.rows import LinkRow, TokenRow, UserRow
 from torchloom.weaver.users import (
-    COOKIE_LIFE,
-    LINK_LIFE,
+    COOKIE_LIFETIME,
+    LINK_LIFETIME,
     BadLabel,
     BadName,
     BadRole,
@@ -226,11 +226,15 @@ def test_a_link_is_good_once_and_says_so_the_second_time(
     _, code = people.add_link("admin", "admin")
 
     cookie, _, _ = people.use_link(code, "cookie", "browser")
-    with pytest.raises(LinkRefused, match="used already, and is good once; ask an admin") as twice:
+    with pytest.raises(LinkRefused, match="already used; a link works once; ask an admin") as twice:
         people.use_link(code, "cookie", "browser")
 
     assert twice.value.code == "link_used"
-    assert (cookie.user, cookie.kind, cookie.expires_at) == ("admin", "cookie", NOW + COOKIE_LIFE)
+    assert (cookie.user, cookie.kind, cookie.expires_at) == (
+        "admin",
+        "cookie",
+        NOW + COOKIE_LIFETIME,
+    )
     assert people.tokens() == [cookie]
 
 
@@ -261,9 +265,9 @@ def test_a_link_is_good_for_a_day(people: UserRegistry, clock: Clock) -> None:
     _, first = people.add_link("admin", "admin")
     _, second = people.add_link("admin", "admin")
 
-    clock.now = NOW + LINK_LIFE - 1
+    clock.now = NOW + LINK_LIFETIME - 1
     people.use_link(first, "token", "laptop")
-    clock.now = NOW + LINK_LIFE
+    clock.now = NOW + LINK_LIFETIME
     with pytest.raises(LinkRefused, match="older than 24 hours") as over:
         people.use_link(second, "token", "laptop")
 
@@ -282,7 +286,7 @@ def test_links_long_over_are_forgotten(
     people: UserRegistry, store: PlaneStore, clock: Clock
 ) -> None:
     people.add_link("admin", "admin")
-    clock.now += LINK_LIFE + 8 * 86_400
+    clock.now += LINK_LIFETIME + 8 * 86_400
 
     link, _ = people.add_link("admin", "admin")
 

@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_copied_is_named_with_the_remedy(home: Path, tmp_p
 
     assert str(raised.value) == (
         f"cannot copy workspace {str(source)!r}: {tmp_path}/copy/pkg: File exists; "
-        "mend that, or leave it out with a line in .loomignore"
+        "fix that, or leave it out with a line in .loomignore"
     )
 
 

@@ -45,7 +45,7 @@ const UNREACHABLE: Problem = {
   status: 0,
   code: "unreachable",
   detail: "The plane does not answer.",
-  remedy: "See whether it is up: loom up --status",
+  remedy: "Check whether it is running: loom up --status",
 };
 
 function written(body: unknown, words?: string): { body?: string } {

@@ -159,6 +159,7 @@ test("a subscription's name fits, and differs where the request does", () => {
   const names = ["a", "b"].map((end) => idOf({ ...request, names: [long + end] }));
 
   expect(idOf({ ...request, ranks: [0, 1], buckets: 600 })).toBe("series:j:loss:0,1:600");
+  expect(idOf({ ...request, replaced: true })).toBe("series:j:loss:replaced");
   expect(names.map((name) => name.length)).toEqual([90, 90]);
   expect(names[0]).not.toBe(names[1]);
 });

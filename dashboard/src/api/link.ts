@@ -156,9 +156,10 @@ const LONGEST_ID = 90; // letters; the server takes a hundred
 
 /** Return a name that people can read, and that is short enough for the server. */
 export function idOf(request: TopicRequest): string {
-  const { topic, job, names, ranks, buckets, first, last, span, limit, level, regex } = request;
+  const { topic, job, names, ranks, buckets, first, last, replaced, span, limit, level, regex } = request;
   const range = first === undefined && last === undefined ? undefined : `${first ?? ""}..${last ?? ""}`;
-  const more = [names?.join(","), ranks?.join(","), buckets, range, span, limit, level, regex];
+  const older = replaced ? "replaced" : undefined;
+  const more = [names?.join(","), ranks?.join(","), buckets, range, older, span, limit, level, regex];
   const name = [topic, job, ...more].filter((part) => part !== undefined).join(":");
   return name.length <= LONGEST_ID ? name : `${name.slice(0, LONGEST_ID - 9)}~${digest(name)}`;
 }

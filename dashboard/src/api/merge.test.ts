@@ -15,6 +15,8 @@ const curve: Curve = {
   last: [1, 0.9],
   counts: [10, 10],
   nans: [0, 0],
+  has_replaced: false,
+  replaced: [],
 };
 const of = { name: "loss", rank: 0, role: "trainer" };
 
@@ -32,6 +34,8 @@ test("a new point is a bucket of its own behind the others", () => {
       last: [1, 0.9, 0.8, null],
       counts: [10, 10, 1, 1],
       nans: [0, 0, 0, 1],
+      has_replaced: false,
+      replaced: [],
     },
   ]);
 });

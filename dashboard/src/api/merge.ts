@@ -79,6 +79,7 @@ function empty({ name, rank, role }: Points): Curve {
   return {
     ...{ name, rank, role, steps: none(), first_steps: none(), times: none() },
     ...{ min: none(), max: none(), last: none(), counts: none(), nans: none() },
+    ...{ has_replaced: false, replaced: [] },
   };
 }
 

@@ -23,6 +23,10 @@ export type Clocks = Streamed["Clocks"];
 export type Command = Streamed["Command"];
 export type CommandAck = Streamed["CommandRank"];
 export type Curve = Streamed["CurveColumns"];
+/** What one generation reported of steps that a later one has repeated. */
+export type Replaced = Curve["replaced"][number];
+/** The columns that curves and what they replaced have. */
+export type Buckets = Omit<Replaced, "generation">;
 export type Points = Streamed["PointColumns"];
 export type Heat = Streamed["HeatMap"];
 export type HeatLine = Streamed["HeatLine"];

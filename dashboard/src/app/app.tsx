@@ -68,7 +68,7 @@ class Boundary extends Component<Props, { error: Error | null }> {
     return (
       <Empty title="This page has a bug">
         <p>{this.state.error.message}</p>
-        <Button onClick={() => location.reload()}>Load it again</Button>
+        <Button onClick={() => location.reload()}>Reload the page</Button>
       </Empty>
     );
   }
@@ -81,10 +81,9 @@ function LoginHelp({ problem }: { problem: Problem }) {
     <main className={styles.page} data-testid="login-help">
       <img src={mark} width="44" height="44" alt="" />
       <h1>{isAgain ? "Sign in again" : "Sign in"}</h1>
-      {isAgain ? <p>The session of this browser has ended, or was begun before its cookie needed a second secret.</p> : null}
+      {isAgain ? <p>The session of this browser has ended, or was started by an older version of torchLoom.</p> : null}
       <p>
-        Sign in with a one-time link. A link is good once, for a day; after that this browser stays signed in for a
-        month.
+        Sign in with a one-time link. A link works once, within a day; this browser then stays signed in for a month.
       </p>
       <p>On the plane’s own machine this opens a browser and signs you in:</p>
       <CopyLine text="loom open" label="Copy the command" />
@@ -99,7 +98,7 @@ function LoginHelp({ problem }: { problem: Problem }) {
 /** An address that means nothing. */
 function NotFound() {
   return (
-    <Empty title="There is no such page">
+    <Empty title="Page not found">
       <p>
         <Link href="/jobs">All jobs</Link>
       </p>

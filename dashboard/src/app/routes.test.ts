@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { routeOf } from "./routes";
+import { OUTSIDE, routeOf } from "./routes";
 
 test("an address means one page", () => {
   const paths = ["/", "/jobs", "/jobs/a-1", "/jobs/a%2F1/ranks", "/jobs/a/charts", "/jobs/a/knobs", "/jobs/a/nothing", "/else", "/jobs/a/ranks/b"];
@@ -22,4 +22,12 @@ test("an address means one page", () => {
 
 test("the cluster and the settings are a page each", () => {
   expect(["/cluster", "/settings", "/cluster/a"].map(routeOf)).toEqual([{ page: "cluster" }, { page: "settings" }, { page: "none" }]);
+});
+
+test("the manual and the description of the API are links that the server answers, not pages of the dashboard", () => {
+  expect(OUTSIDE.map(({ name, href }) => [name, href])).toEqual([
+    ["Docs", "/manual/"],
+    ["API", "/docs"],
+  ]);
+  expect(OUTSIDE.map(({ href }) => routeOf(href).page)).toEqual(["none", "none"]);
 });

@@ -12,6 +12,12 @@ export type Route =
   | { page: "settings" }
   | { page: "none" };
 
+/** Pages of the server that are no part of the dashboard. */
+export const OUTSIDE: readonly { href: string; name: string }[] = [
+  { href: "/manual/", name: "Docs" },
+  { href: "/docs", name: "API" },
+];
+
 const PAGES: Readonly<Record<string, Route>> = {
   experiments: { page: "experiments" },
   "experiments/compare": { page: "compare" },

@@ -7,6 +7,7 @@ import { Trouble } from "../ui/panel";
 import { Link, usePath } from "../ui/router";
 import { LiveDot } from "./live-dot";
 import mark from "./mark.svg";
+import { OUTSIDE } from "./routes";
 import styles from "./shell.module.css";
 import { ThemeToggle } from "./theme-toggle";
 import { UserMenu } from "./user-menu";
@@ -50,7 +51,11 @@ export function Shell({ me, problem, children }: Props) {
           <Link href="/settings" aria-current={path === "/settings" ? "page" : undefined}>
             <Icon name="knob" /> Settings
           </Link>
-          <a href="/docs">API</a>
+          {OUTSIDE.map(({ href, name }) => (
+            <a key={href} href={href}>
+              {name}
+            </a>
+          ))}
         </nav>
         <LiveDot />
         <Keys />

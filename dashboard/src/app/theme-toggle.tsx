@@ -3,7 +3,7 @@ import { setTheme, type Theme, useTheme } from "../ui/theme/theme";
 import styles from "./theme-toggle.module.css";
 
 const NEXT: Record<Theme, [next: Theme, icon: IconName, words: string]> = {
-  system: ["light", "half", "Colours as the system has them"],
+  system: ["light", "half", "Colours follow the system"],
   light: ["dark", "sun", "Light colours"],
   dark: ["system", "moon", "Dark colours"],
 };

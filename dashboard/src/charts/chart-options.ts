@@ -28,6 +28,8 @@ export interface Look {
   lines: number;
   hasBand: boolean;
   hasRaw: boolean;
+  /** For each line of what was replaced, the line that it belongs to. */
+  replaced: number[];
   /** Charts that share this word have one crosshair. */
   shared: string;
   /** What the numbers are, with their unit. */
@@ -38,8 +40,9 @@ export interface Look {
 
 /** Return the columns in the order of `chartOptions`' series; a logarithm knows nothing below zero. */
 export function chartData(found: Drawn, log: boolean): uPlot.AlignedData {
-  const columns = [...(found.band ?? []), ...(found.raw ? [found.raw] : []), ...found.lines];
-  const known = (value: number | null) => (value !== null && value > 0 ? value : null);
+  const older = found.replaced.map(({ line }) => line);
+  const columns = [...(found.band ?? []), ...(found.raw ? [found.raw] : []), ...older, ...found.lines];
+  const known = (value: number | null | undefined) => (value == null || value > 0 ? value : null);
   return [found.xs, ...(log ? columns.map((column) => column.map(known)) : columns)];
 }
 
@@ -76,6 +79,10 @@ export function chartOptions(look: Look, size: uPlot.Options["width"], height: n
       {},
       ...(look.hasBand ? [edge, edge] : []),
       ...(look.hasRaw ? [raw] : []),
+      ...look.replaced.map((of): uPlot.Series => {
+        const stroke = faded(ink[of % LINES] ?? first, 0.6);
+        return { stroke, width: 1.4, dash: [4, 4], points: { show: isLonely, size: 5 } };
+      }),
       ...Array.from({ length: look.lines }, (_, at): uPlot.Series => {
         const points = { show: isLonely, size: 6 };
         const dash = at >= LINES ? { dash: [6, 4] } : {};

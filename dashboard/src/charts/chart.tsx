@@ -93,7 +93,8 @@ export function Chart({ found, axis, log, height = HEIGHT, picked = null, zoom, 
 
 function lookOf(found: Drawn, axis: Across, log: boolean): Omit<Look, "shared" | "name" | "gutter"> {
   const [hasBand, hasRaw] = [found.band !== null, found.raw !== null];
-  return { axis, log, lines: found.lines.length, hasBand, hasRaw };
+  const replaced = found.replaced.map(({ of }) => of);
+  return { axis, log, lines: found.lines.length, hasBand, hasRaw, replaced };
 }
 
 function xUnder({ cursor, data }: uPlot): number | null {

@@ -67,7 +67,7 @@ export function CurveTable({ name, rows: newest, height, start, onPick }: Props)
   );
 }
 
-const HEADS = ["Step", "Rank", "Last", "Least", "Greatest", "Time", "Points"];
+const HEADS = ["Step", "Rank", "Last", "Min", "Max", "Time", "Points"];
 
 interface CurveRowProps {
   row: BucketRow;
@@ -91,8 +91,9 @@ function CurveRow({ row, index, top, start, onPick }: CurveRowProps) {
       data-testid="curve-row"
       data-step={step}
       data-rank={row.rank}
+      data-replaced={row.replaced ?? undefined}
     >
-      <span role="cell" title={steps}>
+      <span role="cell" title={row.replaced === null ? steps : `${steps}, replaced (generation ${row.replaced})`}>
         {onPick ? (
           <button type="button" title={`What changed before step ${whole(step)}`} onClick={() => onPick(step)}>
             {steps}
@@ -100,9 +101,10 @@ function CurveRow({ row, index, top, start, onPick }: CurveRowProps) {
         ) : (
           steps
         )}
+        {row.replaced === null ? null : <small> replaced ({row.replaced})</small>}
       </span>
       <span role="cell">{row.rank}</span>
-      <b role="cell">{row.nans && row.last === null ? "no number" : number(row.last)}</b>
+      <b role="cell">{row.nans && row.last === null ? "NaN" : number(row.last)}</b>
       <span role="cell">{number(row.min)}</span>
       <span role="cell">{number(row.max)}</span>
       <span role="cell">{when}</span>

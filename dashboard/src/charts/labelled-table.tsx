@@ -1,9 +1,14 @@
-import type { Curve } from "../api/wire";
+import type { Buckets, Curve } from "../api/wire";
 import { TableHead } from "../ui/table";
 import { date, number, span, whole } from "../ui/text/format";
 import styles from "./labelled-table.module.css";
 
-const HEADS = ["Step", "Time", "Last", "Least", "Greatest", "Points"];
+const HEADS = ["Step", "Time", "Last", "Min", "Max", "Points"];
+
+interface Labelled {
+  label: string;
+  curve: Buckets & Pick<Curve, "role">;
+}
 
 interface Props {
   found: readonly { label: string; curve: Curve }[];
@@ -17,7 +22,7 @@ export function LabelledTable({ found, isRelative }: Props) {
   return (
     // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex -- it is scrolled by keys
     <div className={styles.scroll} role="group" aria-label="Numbers" tabIndex={0}>
-      {found.map(({ label, curve }) => (
+      {found.flatMap(withReplaced).map(({ label, curve }) => (
         <table key={`${label} ${curve.role}`} className={styles.table} data-testid="curve-table">
           <caption>{label}</caption>
           <TableHead heads={HEADS} />
@@ -37,4 +42,12 @@ export function LabelledTable({ found, isRelative }: Props) {
       ))}
     </div>
   );
+}
+
+function withReplaced({ label, curve }: { label: string; curve: Curve }): Labelled[] {
+  const older = curve.replaced.map((one) => ({
+    label: `${label}, replaced (generation ${one.generation})`,
+    curve: { ...one, role: curve.role },
+  }));
+  return [{ label, curve }, ...older];
 }

@@ -42,8 +42,8 @@ export function MetricGrid({ metrics, tools, row: charts }: Props) {
     <section className={styles.grid} aria-label="Charts" ref={measured}>
       {tools}
       {metrics.length === 0 ? (
-        <Empty title="No numbers yet">
-          <p>A script shows its loss here once it logs: loom.init().log(loss=loss).</p>
+        <Empty title="No metrics yet">
+          <p>The loss appears here once the script logs it: loom.init().log(loss=loss).</p>
         </Empty>
       ) : rows.length === 0 ? (
         <Empty title={`No metric has “${words}” in its name`}>

@@ -5,7 +5,7 @@ import { Tools } from "../ui/panel";
 import { useWord } from "../ui/router";
 import { number, whole } from "../ui/text/format";
 import type { Across } from "./data/columns";
-import { listed, nearest, toggled } from "./data/words";
+import { listed, nearest, SHOWN, toggled } from "./data/words";
 
 const MOST_AT_ONCE = 16; // ranks whose curves fit into one chart
 const MOST_RANKS = 256;
@@ -14,16 +14,19 @@ const NAMES: Record<Across, string> = { step: "by step", time: "by time", relati
 interface Props {
   ranks: readonly Rank[];
   axes: readonly Across[];
+  /** Whether a later generation has repeated steps of a curve here. */
+  hasReplaced: boolean;
 }
 
 /** Whose curves, and how they are drawn. All of it is in the address. */
-export function DrawTools({ ranks, axes }: Props) {
+export function DrawTools({ ranks, axes, hasReplaced }: Props) {
   const [rank, setRank] = useWord("rank");
   const [axis, setAxis] = useWord("x");
   const [, setZoom] = useWord("zoom");
   const [scale, setScale] = useWord("y");
   const [smooth, setSmooth] = useWord("smooth");
   const [view, setView] = useWord("view");
+  const [replaced, setReplaced] = useWord("replaced");
   const isTable = view === "table";
   const numbers = ranks.map((one) => one.rank).slice(0, MOST_RANKS);
   const turn = (next: string) => {
@@ -70,11 +73,22 @@ export function DrawTools({ ranks, axes }: Props) {
           ))}
         </select>
       )}
+      {hasReplaced ? (
+        <button
+          type="button"
+          data-testid="replaced"
+          aria-pressed={replaced === SHOWN}
+          title="Points of steps that were repeated, such as after a restart"
+          onClick={() => setReplaced(replaced === SHOWN ? "" : SHOWN)}
+        >
+          Show replaced points
+        </button>
+      ) : null}
       <button
         type="button"
         data-view="table"
         aria-pressed={isTable}
-        title="The same as numbers ( t )"
+        title="Show the charts as tables ( t )"
         onClick={() => setView(isTable ? "" : "table")}
       >
         Table
@@ -84,7 +98,7 @@ export function DrawTools({ ranks, axes }: Props) {
 }
 
 /** Which charts, and how all of them are drawn. */
-export function GridTools({ ranks }: { ranks: readonly Rank[] }) {
+export function GridTools({ ranks, hasReplaced }: Omit<Props, "axes">) {
   const [words, setWords] = useWord("q");
   const [zoom, setZoom] = useWord("zoom");
   return (
@@ -96,7 +110,7 @@ export function GridTools({ ranks }: { ranks: readonly Rank[] }) {
         value={words}
         onChange={(event) => setWords(event.target.value)}
       />
-      <DrawTools ranks={ranks} axes={["step", "time", "relative"]} />
+      <DrawTools ranks={ranks} axes={["step", "time", "relative"]} hasReplaced={hasReplaced} />
       {zoom ? (
         <button type="button" onClick={() => setZoom("")}>
           Show all
@@ -124,7 +138,7 @@ export function CurveSlider({ curve, picked, onPick }: CurveSliderProps) {
       min={0}
       max={last}
       value={at}
-      aria-label="Place in the curve"
+      aria-label="Position in the curve"
       aria-valuetext={`step ${whole(curve.steps[at])}, ${number(curve.last[at])}`}
       onChange={(event) => onPick(curve.steps[event.target.valueAsNumber] ?? 0)}
     />

@@ -15,6 +15,8 @@ export interface Wanted {
   /** A number, `all`, or nothing for the first. */
   rank: string;
   buckets: number;
+  /** Also what later generations have replaced. */
+  replaced: boolean;
 }
 
 export interface Look {
@@ -34,10 +36,13 @@ export function useCurves(wanted: Wanted | null, { axis, zoom, start = 0, pixels
     names: [wanted.name],
     ...(wanted.rank === "all" ? {} : { ranks: [Number(wanted.rank) || 0] }),
   };
+  const more = wanted?.replaced ? { replaced: true } : {};
   const whole = useLive(request && { ...request, buckets: wanted.buckets });
-  const curves = whole.value?.series;
+  const older = useLive(request && wanted.replaced ? { ...request, ...more, buckets: wanted.buckets } : null);
+  const curves = (older.value ?? whole.value)?.series;
   const range = useMemo(() => rangeOf(curves ?? [], axis, zoom, start), [curves, axis, zoom, start]);
-  const fine = useLive(request && range ? { ...request, buckets: bucketsOf(pixels), ...range } : null).value?.series;
+  const close = useLive(request && range ? { ...request, ...more, buckets: bucketsOf(pixels), ...range } : null);
+  const fine = close.value?.series;
   const found = useMemo(
     () => (curves && fine && range ? spliced(curves, fine, range) : curves)?.map(inUnit),
     [curves, fine, range],

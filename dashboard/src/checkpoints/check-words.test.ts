@@ -19,9 +19,9 @@ test("progress and outcome have a text", () => {
   ];
 
   expect(checks.map(wordsOf)).toEqual([
-    "waits to be read",
+    "waiting to be read",
     "25 % of 4 kB read",
-    "verified whole: 4 kB hashed in 250 ms",
+    "verified: 4 kB hashed in 250 ms",
     "damaged: worker_1.pt: is missing",
     "could not be verified: it was removed meanwhile",
   ]);

@@ -16,11 +16,11 @@ export function partOf({ read, bytes: all }: Check): number {
 export function wordsOf(check: Check): string {
   switch (check.state) {
     case "waiting":
-      return "waits to be read";
+      return "waiting to be read";
     case "running":
       return `${percent(partOf(check))} of ${bytes(check.bytes)} read`;
     case "whole":
-      return `verified whole: ${bytes(check.read)} hashed in ${span(check.seconds)}`;
+      return `verified: ${bytes(check.read)} hashed in ${span(check.seconds)}`;
     case "damaged":
       return `damaged: ${check.shard ?? "a file"}: ${check.reason}`;
     case "failed":

@@ -35,9 +35,9 @@ export function CheckpointLine({ saved, check, mayVerify, mayResume, onVerify, o
       <td>
         <Ago time={saved.committed_at ?? saved.created_at} />
       </td>
-      <td>{saved.trigger || NOTHING}</td>
-      <td className={styles.place} title={saved.place}>
-        {metrics.join(", ") || saved.place || NOTHING}
+      <td>{[saved.trigger, saved.trainer].filter(Boolean).join(", ") || NOTHING}</td>
+      <td className={styles.place} title={saved.path || saved.place}>
+        {metrics.join(", ") || saved.path || saved.place || NOTHING}
       </td>
       <td>
         <div className={styles.doing}>

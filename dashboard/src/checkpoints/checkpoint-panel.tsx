@@ -30,8 +30,8 @@ export function CheckpointPanel({ job, mayVerify, mayResume, onResume }: Props) 
   const { newest, usable, bytes: size, broken } = standingOf(data.items);
   if (data.items.length === 0) {
     return (
-      <Empty title="Nothing has been saved yet">
-        <p>A checkpoint appears here as soon as it is started.</p>
+      <Empty title="No checkpoints yet">
+        <p>A checkpoint appears here as soon as the ranks begin to save it.</p>
       </Empty>
     );
   }

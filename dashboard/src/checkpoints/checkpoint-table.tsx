@@ -3,7 +3,7 @@ import { CheckpointLine } from "./checkpoint-line";
 import styles from "./checkpoint-table.module.css";
 import { keyOf } from "./standing";
 
-const HEADS = ["Step", "State", "Size", "Took", "Age", "Why", "Metrics, place", ""];
+const HEADS = ["Step", "State", "Size", "Duration", "Age", "Reason", "Metrics, place", ""];
 
 interface Props {
   items: readonly Checkpoint[];

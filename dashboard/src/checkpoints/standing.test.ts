@@ -5,6 +5,7 @@ import { marksOf, standingOf, type State } from "./standing";
 
 const saved = (step: number, state: State, bytes = 10): Checkpoint => ({
   ...{ job: "j", step, state, bytes, attempt: 1, generation: 0, world_size: 2, place: "/x", metrics: {} },
+  ...{ trainer: "", path: "" },
   ...{ trigger: "schedule", reason: "", created_at: `t${step}`, committed_at: null, seconds: null },
 });
 const items = [saved(500, "writing"), saved(400, "damaged"), saved(300, "committed"), saved(100, "committed", 5)];

@@ -73,7 +73,7 @@ export function MarkDialog({ title, devices, children, onClose }: Props) {
           warnings={found?.warnings ?? []}
           refused={preview.error?.problem}
           command={found?.command}
-          hint="Looking."
+          hint="Checking."
         />
       </Question>
     </Dialog>
@@ -93,8 +93,8 @@ function MarkOutcome({ uuids, onClose }: { uuids: readonly string[]; onClose: ()
             <b>{labelOf(device)}</b> <HealthMark health={healthOf(device)} />
             <p>
               {device.processes.length
-                ? `It has ${device.processes.map((id) => processOf(id, names)).join(", ")}.`
-                : "No rank is on it."}
+                ? `Used by ${device.processes.map((id) => processOf(id, names)).join(", ")}.`
+                : "No rank uses it."}
             </p>
           </li>
         ))}

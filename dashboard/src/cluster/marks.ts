@@ -19,8 +19,8 @@ export interface HealthReport {
 
 export const REPORTS: Record<Health, HealthReport> = {
   draining: {
-    option: "Drain: place nothing new on it",
-    about: "Nothing new is placed on it. Ranks on it keep running until it is reported healthy or failed.",
+    option: "Drain: place no new ranks on it",
+    about: "No new ranks are placed on it. Ranks that use it keep running until it is reported healthy or failed.",
     done: "Drain",
   },
   failed: {
@@ -31,7 +31,7 @@ export const REPORTS: Record<Health, HealthReport> = {
   },
   healthy: {
     option: "Recover: it is healthy again",
-    about: "It may be used as before.",
+    about: "It can be used again.",
     done: "Report as healthy",
   },
 };

@@ -75,7 +75,7 @@ export function CommandDialog({ job, verb, knobs, command = "", from = "", chang
           warnings={shown?.warnings ?? []}
           refused={refused}
           command={shown?.command}
-          hint="Fill in what is to change."
+          hint="Enter what to change."
         />
       </Question>
     </Dialog>
@@ -104,7 +104,7 @@ function CommandOutcome({ job, asked, onClose }: CommandOutcomeProps) {
           <CommandAcks acks={now.ranks} />
         </>
       ) : (
-        <p>The job is being ended; its state shows when it has.</p>
+        <p>The job is ending; its state shows when it has ended.</p>
       )}
       <Foot>
         <Button tone="main" onClick={onClose}>

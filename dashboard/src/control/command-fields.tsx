@@ -37,14 +37,14 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
             checked={form.fromScratch}
             onChange={(event) => onChange({ fromScratch: event.target.checked })}
           />
-          <span>Start over, where there is no checkpoint</span>
+          <span>Start over if there is no checkpoint</span>
         </label>
       ) : null}
       {form.verb === "resume" && isOver ? (
         <Field
           label="Until step"
           inputMode="numeric"
-          placeholder="its own end"
+          placeholder="end of the program"
           hint="How far to train; a completed job is extended"
           value={form.until}
           wrong={wrong.until ?? null}
@@ -134,13 +134,13 @@ function KnobFields({ form, knobs, wrong, onChange }: KnobFieldsProps) {
       {LR.test(form.knob) ? (
         <label className={styles.tick}>
           <input type="checkbox" checked={form.hold} onChange={(event) => onChange({ hold: event.target.checked })} />
-          <span>Hold it: a schedule no longer scales it</span>
+          <span>Hold: schedules no longer scale the value</span>
         </label>
       ) : null}
       <Field
         label="Guard"
         placeholder="loss>1.5x"
-        hint="Takes the change back if this holds within 200 steps; empty for none"
+        hint="Undoes the change if this becomes true within 200 steps; empty: no guard"
         value={form.guard}
         onChange={(event) => onChange({ guard: event.target.value })}
       />

@@ -29,7 +29,7 @@ export function Commands({ job, verbs, knobs }: Props) {
   return (
     <Panel title="Commands">
       {!value ? <Skeleton height={60} /> : null}
-      {value?.items.length === 0 ? <p className={styles.soft}>Nothing has been changed.</p> : null}
+      {value?.items.length === 0 ? <p className={styles.soft}>No commands yet.</p> : null}
       <ol className={styles.list}>
         {items.map((command) => (
           <CommandItem key={command.id} command={command} mayUndo={verbs.includes("undo")} onUndo={setUndone} />

@@ -28,8 +28,8 @@ export function KnobPanel({ job, verbs, knobs }: Props) {
   const [asked, setAsked] = useState<ClientMessage | null>(null);
   if (knobs.length === 0) {
     return (
-      <Empty title={job.ended_at ? "The job has no ranks any more" : "No rank has registered a knob yet"}>
-        <p>A script makes one, and reads its value at every step:</p>
+      <Empty title={job.ended_at ? "The job no longer has ranks" : "No rank has registered a knob yet"}>
+        <p>A script registers a knob and reads its value at every step:</p>
         <CopyLine text={'run.knob("clip", 1.0, min=0.0, max=10.0)'} label="Copy the line" />
       </Empty>
     );
@@ -130,7 +130,7 @@ interface KnobEditorProps {
 /** A new value for a knob, as its type is: one of two, a number with its range, or a text. */
 export function KnobEditor({ knob, value, wrong, called = "knob-value", onChange }: KnobEditorProps) {
   if (knob.type === "bool") {
-    const options = [["", `as it is: ${shown(knob.value)}`], ["true", "true"], ["false", "false"]] as const;
+    const options = [["", `unchanged: ${shown(knob.value)}`], ["true", "true"], ["false", "false"]] as const;
     return <Choice label="New value" value={value} options={options} onChange={onChange} />;
   }
   const { low, high } = knob;

@@ -18,7 +18,7 @@ interface Props {
 /** What changed before a place in a curve, the likeliest cause first. */
 export function Causes({ name, moment, entries, onClose }: Props) {
   const found = entries && causesOf(withSaves(entries), moment);
-  const value = moment.isNumber ? number(moment.value) : "no number";
+  const value = moment.isNumber ? number(moment.value) : "NaN";
   return (
     <aside className={styles.causes} aria-label="What changed before" data-testid="causes">
       <header>

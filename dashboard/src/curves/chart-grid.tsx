@@ -1,4 +1,4 @@
-import { memo, useMemo, useState } from "react";
+import { memo, useCallback, useEffect, useMemo, useState } from "react";
 
 import type { JobRow, Rank } from "../api/wire";
 import styles from "../charts/card.module.css";
@@ -6,9 +6,9 @@ import { Chart } from "../charts/chart";
 import { CurveTable } from "../charts/curve-table";
 import { bucketRows } from "../charts/data/bucket-rows";
 import { smoothingOf } from "../charts/data/choices";
-import { drawn, xsOf } from "../charts/data/columns";
+import { drawn, hasReplaced, xsOf } from "../charts/data/columns";
 import { axisName, unitOf } from "../charts/data/units";
-import { acrossOf, nearest, zoomOf, zoomWord } from "../charts/data/words";
+import { acrossOf, nearest, SHOWN, zoomOf, zoomWord } from "../charts/data/words";
 import { MetricGrid } from "../charts/metric-grid";
 import { CurveSlider, GridTools, PinButton } from "../charts/tools";
 import { useCurves } from "../charts/use-curves";
@@ -25,11 +25,15 @@ interface Props {
 /** Every metric of a job; only charts in view are in the page, and only these are asked for. */
 export function ChartGrid({ job, metrics, ranks }: Props) {
   const start = Date.parse(job.started_at ?? job.created_at ?? "") / 1000 || 0;
+  const [isReplaced, setReplaced] = useState(false); // of any curve that was in view
+  const onReplaced = useCallback(() => setReplaced(true), []);
   return (
     <MetricGrid
       metrics={metrics}
-      tools={<GridTools ranks={ranks} />}
-      row={(names) => names.map((name) => <ChartCard key={name} job={job.id} name={name} start={start} />)}
+      tools={<GridTools ranks={ranks} hasReplaced={isReplaced} />}
+      row={(names) =>
+        names.map((name) => <ChartCard key={name} job={job.id} name={name} start={start} onReplaced={onReplaced} />)
+      }
     />
   );
 }
@@ -43,23 +47,29 @@ interface ChartCardProps {
   name: string;
   /** When the job began, in seconds. */
   start: number;
+  onReplaced: () => void;
 }
 
 /** One metric among all: its curve, and the numbers where the crosshair of all charts is. */
-const ChartCard = memo(function ChartCard({ job, name, start }: ChartCardProps) {
+const ChartCard = memo(function ChartCard({ job, name, start, onReplaced }: ChartCardProps) {
   const [rank] = useWord("rank");
   const [axisWord] = useWord("x");
   const [scale] = useWord("y");
   const [smooth] = useWord("smooth");
   const [form] = useWord("view");
+  const [replaced] = useWord("replaced");
   const [zoomed, setZoomed] = useWord("zoom");
   const [hovered, setHovered] = useState<number | null>(null);
   const [picked, setPicked] = useState<number | null>(null);
   const [pixels, measured] = useWidth();
   const axis = acrossOf(axisWord);
   const zoom = useMemo(() => zoomOf(zoomed), [zoomed]);
-  const wanted = useLasting(PASSING) ? { job, name, rank, buckets: BUCKETS } : null;
+  const wanted = useLasting(PASSING) ? { job, name, rank, buckets: BUCKETS, replaced: replaced === SHOWN } : null;
   const { curves, problem } = useCurves(wanted, { axis, zoom, start, pixels });
+  const isReplaced = hasReplaced(curves);
+  useEffect(() => {
+    if (isReplaced) onReplaced();
+  }, [isReplaced, onReplaced]);
   const found = useMemo(
     () => drawn(curves ?? [], axis, smoothingOf(smooth), start),
     [curves, axis, smooth, start],

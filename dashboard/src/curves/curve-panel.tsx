@@ -7,9 +7,9 @@ import type { View } from "../charts/chart-options";
 import { CurveTable } from "../charts/curve-table";
 import { bucketRows } from "../charts/data/bucket-rows";
 import { metricOf, smoothingOf } from "../charts/data/choices";
-import { type Axis, drawn, xsOf } from "../charts/data/columns";
+import { type Axis, drawn, hasReplaced, xsOf } from "../charts/data/columns";
 import { axisName, unitOf } from "../charts/data/units";
-import { nearest, zoomOf, zoomWord } from "../charts/data/words";
+import { nearest, SHOWN, zoomOf, zoomWord } from "../charts/data/words";
 import { CurveSlider, DrawTools } from "../charts/tools";
 import { useCurves } from "../charts/use-curves";
 import { Panel, Tools } from "../ui/panel";
@@ -41,11 +41,12 @@ export function CurvePanel({ job, metrics, ranks }: Props) {
   const [smooth] = useWord("smooth");
   const [zoomed, setZoomed] = useWord("zoom");
   const [form] = useWord("view");
+  const [replaced] = useWord("replaced");
   const axis: Axis = axisWord === "time" ? "time" : "step";
   const name = metricOf(metrics, metric);
   const zoom = useMemo(() => zoomOf(zoomed), [zoomed]);
   const [view, setView] = useState<View>({ min: 0, max: 0, left: GUTTER, width: 0 });
-  const wanted = name ? { job, name, rank, buckets: BUCKETS } : null;
+  const wanted = name ? { job, name, rank, buckets: BUCKETS, replaced: replaced === SHOWN } : null;
   const { curves, problem } = useCurves(wanted, { axis, zoom, pixels: view.width });
   const timeline = useLive({ topic: "timeline", job, limit: 500 });
   const found = useMemo(() => drawn(curves ?? [], axis, smoothingOf(smooth)), [curves, axis, smooth]);
@@ -64,7 +65,10 @@ export function CurvePanel({ job, metrics, ranks }: Props) {
   };
 
   return (
-    <Panel title={name || "Metrics"} tools={<CurveTools metrics={metrics} name={name} ranks={ranks} />}>
+    <Panel
+      title={name || "Metrics"}
+      tools={<CurveTools metrics={metrics} name={name} ranks={ranks} hasReplaced={hasReplaced(curves)} />}
+    >
       {form === "table" ? (
         <div className={styles.area}>
           <CurveState name={name} curves={curves} problem={problem} rank={rank} />
@@ -94,7 +98,7 @@ export function CurvePanel({ job, metrics, ranks }: Props) {
           <p className={styles.hint}>
             {zoom ? (
               <>
-                A double click shows all again, or <button onClick={() => setZoomed("")}>show all</button>.
+                Double-click to zoom out, or <button onClick={() => setZoomed("")}>show all</button>.
               </>
             ) : (
               "Drag to zoom."
@@ -116,10 +120,11 @@ interface CurveToolsProps {
   metrics: readonly string[];
   name: string;
   ranks: readonly Rank[];
+  hasReplaced: boolean;
 }
 
 /** Which curve, and how it is drawn. All of it is in the address. */
-function CurveTools({ metrics, name, ranks }: CurveToolsProps) {
+function CurveTools({ metrics, name, ranks, hasReplaced }: CurveToolsProps) {
   const [, setMetric] = useWord("metric");
   const known = name && !metrics.includes(name) ? [name, ...metrics] : metrics;
   return (
@@ -129,7 +134,7 @@ function CurveTools({ metrics, name, ranks }: CurveToolsProps) {
           <option key={one}>{one}</option>
         ))}
       </select>
-      <DrawTools ranks={ranks} axes={["step", "time"]} />
+      <DrawTools ranks={ranks} axes={["step", "time"]} hasReplaced={hasReplaced} />
     </Tools>
   );
 }

@@ -1,5 +1,5 @@
 import type { Curve, Problem } from "../api/wire";
-import { type Across, xsOf } from "../charts/data/columns";
+import { type Across, replacedAt, xsOf } from "../charts/data/columns";
 import { nearest } from "../charts/data/words";
 import { Skeleton, Trouble } from "../ui/panel";
 import { number, ranks, whole } from "../ui/text/format";
@@ -22,18 +22,24 @@ export function CurveValues({ curves, axis, start = 0, x, unit = "" }: Props) {
   const at = first ? nearest(x ?? Infinity, xsOf(first, axis, start)) : -1;
   if (!first || at < 0) return <p className={styles.values}>&nbsp;</p>;
   const isOne = curves.length === 1;
+  const before = replacedAt(first.replaced, first.steps[at] ?? 0);
   const [from, to] = [first.first_steps[at] ?? 0, first.steps[at] ?? 0];
   return (
     <p className={styles.values} data-testid="curve-values">
       <span>step {from === to ? whole(to) : `${whole(from)} to ${whole(to)}`}</span>
       {isOne ? (
         <>
-          <b>{first.nans[at] && first.last[at] === null ? "no number" : `${number(first.last[at])} ${unit}`.trim()}</b>
+          <b>{first.nans[at] && first.last[at] === null ? "NaN" : `${number(first.last[at])} ${unit}`.trim()}</b>
           {from === to ? null : (
             <span>
               least {number(first.min[at])}, greatest {number(first.max[at])}
             </span>
           )}
+          {before ? (
+            <span data-testid="replaced-value">
+              before {number(before.last)} (generation {before.generation})
+            </span>
+          ) : null}
         </>
       ) : (
         curves.slice(0, SHOWN).map((curve, line) => (
@@ -59,7 +65,7 @@ export function CurveState({ name, curves, problem, rank }: CurveStateProps) {
   if (!name) {
     return (
       <div className={curveStyles.state}>
-        <p>No numbers yet. A script shows its loss here once it logs: loom.init().log(loss=loss).</p>
+        <p>No metrics yet. The loss appears here once the script logs it: loom.init().log(loss=loss).</p>
       </div>
     );
   }
@@ -68,7 +74,7 @@ export function CurveState({ name, curves, problem, rank }: CurveStateProps) {
     return (
       <div className={curveStyles.state}>
         <p>
-          {rank === "all" ? "No rank" : `Rank ${rank || "0"}`} has logged {name} so far.
+          {rank === "all" ? "No rank has" : `Rank ${rank || "0"} has not`} logged {name} yet.
         </p>
       </div>
     );

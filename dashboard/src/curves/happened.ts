@@ -67,7 +67,7 @@ function joined(parts: Parts): Entry {
   const gone = parts.filter(({ what }) => what === REMOVED).map((one) => whole(savedStep(one)));
   const seconds = main.facts.seconds;
   const more = [
-    ...(done ? [] : [shards ? `${shards} written so far` : "asked for"]),
+    ...(done ? [] : [shards ? `${shards} written so far` : "requested"]),
     ...(typeof seconds === "number" ? [`took ${span(seconds)}`] : []),
     ...(gone.length ? [`removed that of step ${gone.join(", ")}`] : []),
   ];

@@ -22,7 +22,7 @@ const LANES: readonly { name: string; about: string; kinds: readonly EntryKind[]
   { name: "Knobs", about: "Changes of knobs", kinds: ["knob"] },
   { name: "Checkpoints", about: "Checkpoints saved, restored, removed", kinds: ["checkpoint"] },
   { name: "Recoveries", about: "Restarts and live recoveries", kinds: ["restart", "recovery"] },
-  { name: "Ranks", about: "Ranks and nodes that came and went", kinds: ["rank", "node"] },
+  { name: "Ranks", about: "Ranks and nodes that joined or left", kinds: ["rank", "node"] },
   { name: "Other", about: "Alerts, states, commands and everything else", kinds: ["alert", "state", "command", "event"] },
 ];
 const NEAR = 16; // pixels: nearer marks would lie upon each other

@@ -24,7 +24,7 @@ export function EventFilter({ entries }: { entries: readonly Entry[] }) {
           aria-pressed={by === "people"}
           onClick={() => setBy(by ? "" : "people")}
         >
-          By people <span className="number">{entries.filter(({ author }) => author).length}</span>
+          By users <span className="number">{entries.filter(({ author }) => author).length}</span>
         </button>
         {counted(entries).map(([name, count]) => (
           <button key={name} type="button" aria-pressed={kind === name} onClick={() => setKind(kind === name ? "" : name)}>

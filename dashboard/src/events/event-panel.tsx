@@ -28,8 +28,8 @@ export function EventPanel({ job }: { job: string }) {
       <EventFilter entries={items} />
       {items.length >= MOST ? (
         <p className={styles.note}>
-          The newest are shown. <code>loom show {job} --events</code> has what happened before,{" "}
-          <code>loom inspect {job} audit</code> all that people did.
+          Only the newest events are shown. <code>loom show {job} --events</code> lists earlier ones,{" "}
+          <code>loom inspect {job} audit</code> every command of a user.
         </p>
       ) : null}
       {found.length === 0 ? (

@@ -14,7 +14,7 @@ export const PLAIN: Readonly<Record<string, string>> = {
   group: "Group",
   tags: "Tags",
   step: "Step",
-  duration: "Took",
+  duration: "Duration",
   world_size: "Workers",
   attempt: "Attempt",
   commit: "Commit",

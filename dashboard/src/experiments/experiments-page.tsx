@@ -39,7 +39,7 @@ export function ExperimentsPage() {
       <div className={styles.head}>
         <h1>Experiments</h1>
         <div>
-          {isLong ? <Button onClick={() => void refetch()}>Load again</Button> : null}{" "}
+          {isLong ? <Button onClick={() => void refetch()}>Reload</Button> : null}{" "}
           <Button data-testid="choose-columns" onClick={() => setPicks(true)}>
             Columns
           </Button>

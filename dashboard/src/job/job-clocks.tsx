@@ -16,10 +16,10 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
   const part = job.progress === null ? "" : percent(job.progress);
   const since = (progress.seconds_since ?? 0) >= LONG ? `last step ${span(progress.seconds_since)} ago` : "";
   const detail = progress.state === "ok" ? since : progress.detail;
-  const life = `attempt ${job.attempt}, generation ${job.generation}`;
+  const start = `attempt ${job.attempt}, generation ${job.generation}`;
   return (
-    <section className={styles.clocks} aria-label="How it is">
-      <ClockCard name="Process" state={process.state} value={`${process.up} of ${process.total} up`} detail={process.state === "ok" ? life : process.detail} />
+    <section className={styles.clocks} aria-label="Status">
+      <ClockCard name="Process" state={process.state} value={`${process.up} of ${process.total} up`} detail={process.state === "ok" ? start : process.detail} />
       <ClockCard
         name="Progress"
         state={progress.state}
@@ -34,7 +34,7 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
       </ClockCard>
       <ClockCard name="Scheduler" state={scheduler.state} value={scheduler.engine} detail={scheduler.detail} />
       <ClockCard name={job.spark_name ?? "Loss"} state="" value={number(job.loss)} detail="">
-        <Sparkline values={job.spark} label={`${job.spark_name ?? "loss"} lately`} />
+        <Sparkline values={job.spark} label={`Recent ${job.spark_name ?? "loss"}`} />
       </ClockCard>
     </section>
   );

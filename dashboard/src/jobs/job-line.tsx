@@ -64,7 +64,7 @@ const TONES = {
 /** How far a job is; of one that waits, its place in the queue and what it waits for. */
 function JobProgress({ job }: { job: JobRow }) {
   if (job.state === "QUEUED") {
-    const place = job.queue_position === null ? "Waits" : `No. ${job.queue_position} in the queue`;
+    const place = job.queue_position === null ? "Waiting" : `No. ${job.queue_position} in the queue`;
     return (
       <div className={styles.queue} data-testid="queue-position">
         <p>{place}</p>

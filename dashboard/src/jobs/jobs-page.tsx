@@ -44,9 +44,9 @@ export function JobsPage() {
 function FirstJob() {
   return (
     <Empty title="Nothing has run here yet">
-      <p>Run any training script as you are used to, with loom in front. It appears here as it starts.</p>
+      <p>Start any training script with loom run instead of python. The job appears here as it starts.</p>
       <CopyLine text="loom run -n 2 train.py" label="Copy the command" />
-      <p>No script at hand? This trains something small on every rank.</p>
+      <p>No script at hand? This trains a small model on every rank.</p>
       <CopyLine text="loom test -n 2" label="Copy the command" />
     </Empty>
   );
@@ -55,7 +55,7 @@ function FirstJob() {
 /** The table before anything of it is known. */
 function JobTableSkeleton() {
   return (
-    <div className={styles.table} aria-busy="true" aria-label="Jobs are on their way">
+    <div className={styles.table} aria-busy="true" aria-label="Loading jobs">
       {[0.7, 0.5, 0.6, 0.4].map((width) => (
         <div key={width} className={styles.row}>
           <Skeleton width={90} height={20} />

@@ -16,7 +16,7 @@ export const tableOptions = {
     column.accessor("state", { header: "State" }),
     column.accessor("name", { header: "Job" }),
     column.accessor((job) => job.progress ?? -1, { id: "progress", header: "Progress" }),
-    column.accessor((job) => job.eta_seconds ?? Infinity, { id: "eta", header: "Left" }),
+    column.accessor((job) => job.eta_seconds ?? Infinity, { id: "eta", header: "ETA" }),
     column.accessor((job) => job.loss ?? Infinity, { id: "loss", header: "Loss" }),
     column.accessor((job) => job.throughput ?? 0, { id: "speed", header: "Steps/s" }),
     column.accessor("owner", { header: "Owner" }),

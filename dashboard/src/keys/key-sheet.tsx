@@ -34,7 +34,7 @@ export function KeySheet({ onClose }: { onClose: () => void }) {
           </section>
         ))}
       </div>
-      <p className={styles.note}>In a field keys are letters, and Escape leaves it. What changes a job asks first; Escape leaves that, too.</p>
+      <p className={styles.note}>In a text field, keys type letters; Escape leaves the field. Anything that changes a job asks for confirmation; Escape closes the question.</p>
     </Dialog>
   );
 }

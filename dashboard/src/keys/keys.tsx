@@ -18,8 +18,8 @@ export function Keys() {
         type="button"
         className={styles.open}
         data-testid="palette-open"
-        aria-label="What can be done here"
-        title="What can be done here ( . )"
+        aria-label="Actions on this page"
+        title="Actions on this page ( . )"
         onClick={() => show("palette")}
       >
         <Icon name="more" />

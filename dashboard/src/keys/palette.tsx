@@ -13,7 +13,7 @@ interface Props {
   onKeys: () => void;
 }
 
-/** What can be done here, to choose from by typing; it is done by what does it on the page. */
+/** Actions on this page, to choose from by typing; it is done by what does it on the page. */
 export function Palette({ onClose, onKeys }: Props) {
   const [all] = useState(offers);
   const [words, setWords] = useState("");
@@ -34,17 +34,17 @@ export function Palette({ onClose, onKeys }: Props) {
     else setAt(moved(found.length, at, by));
   };
   return (
-    <Dialog title="What can be done here" onClose={onClose}>
+    <Dialog title="Actions on this page" onClose={onClose}>
       <input
         ref={field}
         className={styles.field}
         type="text"
         role="combobox"
-        aria-label="Find what to do"
+        aria-label="Search actions"
         aria-expanded="true"
         aria-controls="palette-offers"
         aria-activedescendant={found.length ? `offer-${at}` : undefined}
-        placeholder="Type a part of it"
+        placeholder="Type part of its name"
         data-testid="palette"
         value={words}
         onKeyDown={pressed}
@@ -53,7 +53,7 @@ export function Palette({ onClose, onKeys }: Props) {
           setAt(0);
         }}
       />
-      <div id="palette-offers" role="listbox" aria-label="What can be done" className={styles.offers}>
+      <div id="palette-offers" role="listbox" aria-label="Actions" className={styles.offers}>
         {found.map((offer, index) => (
           <div
             key={`${offer.part} ${offer.words}`}
@@ -74,7 +74,7 @@ export function Palette({ onClose, onKeys }: Props) {
           </div>
         ))}
       </div>
-      {found.length ? null : <p className={styles.none}>Nothing here is called so.</p>}
+      {found.length ? null : <p className={styles.none}>No action matches.</p>}
       <footer className={styles.foot}>
         <Button tone="quiet" onClick={onKeys}>
           All keys <KeyCaps keys="?" />

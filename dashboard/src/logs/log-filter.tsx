@@ -34,10 +34,10 @@ export function LogFilter({ ranks }: { ranks: readonly number[] }) {
       <label className={styles.level}>
         <span className="unseen">Level</span>
         <select data-testid="log-level" value={level} onChange={(event) => setLevel(event.target.value)}>
-          <option value="">Every level</option>
+          <option value="">All levels</option>
           {LEVELS.slice(1).map((name) => (
             <option key={name} value={name}>
-              {name} or graver
+              {name} or more severe
             </option>
           ))}
         </select>

@@ -62,7 +62,7 @@ export function LogList({ logs, job }: Props) {
       <div ref={scroller} className={styles.list} role="log" aria-live="off" aria-label="Lines" tabIndex={0} data-testid="log-list" data-follow={!held} onScroll={(event) => onScroll(event.currentTarget)} onFocus={(event) => onFocus(event.target)}>
         {older ? (
           <p className={styles.older}>
-            Older lines are not shown here. A search finds some of them; <code>loom logs {job}</code> has all.
+            Older lines are not shown here. A search finds some of them; <code>loom logs {job}</code> shows all.
           </p>
         ) : null}
         <div className={styles.rows} style={{ height: tall }}>

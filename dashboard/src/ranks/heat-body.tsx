@@ -44,7 +44,7 @@ export function HeatBody({ heat, isTable }: { heat: Heat; isTable: boolean }) {
           </p>
         </div>
       )}
-      {heat.left_out ? <p className={styles.hint}>The first ranks; {heat.left_out} more have no line here.</p> : null}
+      {heat.left_out ? <p className={styles.hint}>The first ranks; {heat.left_out} more are not drawn.</p> : null}
     </>
   );
 }
@@ -104,7 +104,7 @@ function SlowRanks({ shown, timeOf }: SlowRanksProps) {
     return (
       <p className={styles.calm}>
         No rank takes longer than the others. Ranks that wait for each other at every step take equally long; the
-        one that delays the others does not show here.
+        one that delays the others cannot be seen here.
       </p>
     );
   }
@@ -115,7 +115,7 @@ function SlowRanks({ shown, timeOf }: SlowRanksProps) {
           <b>Rank {rank}</b> takes {times.toFixed(1)} times as long as the others since {timeOf(since)}.
         </li>
       ))}
-      {found.length > NAMED ? <li>So do ranks {ranks(found.slice(NAMED).map(({ rank }) => rank))}.</li> : null}
+      {found.length > NAMED ? <li>The same applies to ranks {ranks(found.slice(NAMED).map(({ rank }) => rank))}.</li> : null}
     </ul>
   );
 }

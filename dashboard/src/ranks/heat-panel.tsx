@@ -52,7 +52,7 @@ function HeatTools({ metrics }: { metrics: readonly string[] }) {
           </option>
         ))}
       </select>
-      <select aria-label="How long" data-testid="heat-span" value={span} onChange={(event) => setSpan(event.target.value)}>
+      <select aria-label="Time range" data-testid="heat-span" value={span} onChange={(event) => setSpan(event.target.value)}>
         {SPANS.map(([seconds, text]) => (
           <option key={seconds} value={seconds}>
             {text}

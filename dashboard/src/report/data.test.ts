@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { JobRow, Points } from "../api/wire";
-import { curvesOf, metricsOf, ofRank, ofRuns, since, tookOf, type RunData } from "./data";
+import { curvesOf, metricsOf, ofRank, ofRuns, since, tookOf, withoutReplaced, type RunData } from "./data";
 
 const points = (name: string, rank: number, values: (number | null)[]): Points => ({
   ...{ name, rank, role: "", values },
@@ -14,15 +14,28 @@ test("points become buckets of one; buckets stay what they are", () => {
   const bucket = {
     ...{ name: "b", rank: 0, role: "", steps: [9], first_steps: [1], times: [5] },
     ...{ min: [1], max: [3], last: [2], counts: [9], nans: [0] },
+    ...{ has_replaced: false, replaced: [] },
   };
 
   expect(curvesOf(run(points("a", 0, [1, null]), bucket))).toEqual([
     {
       ...{ name: "a", rank: 0, role: "", steps: [1, 2], first_steps: [1, 2], times: [100, 101] },
       ...{ min: [1, null], max: [1, null], last: [1, null], counts: [1, 1], nans: [0, 1] },
+      ...{ has_replaced: false, replaced: [] },
     },
     bucket,
   ]);
+});
+
+test("what was replaced comes with its points, moves with them, and can be left out", () => {
+  const [older] = curvesOf(run(points("a", 0, [5])));
+  const replaced = older ? [{ ...older, generation: 1 }] : [];
+
+  const [curve] = curvesOf(run({ ...points("a", 0, [1]), has_replaced: true, replaced }));
+
+  expect(curve?.replaced).toEqual(replaced);
+  expect(curve && since(curve, 40).replaced[0]?.times).toEqual([60]);
+  expect(curve && withoutReplaced(curve)).toMatchObject({ last: [1], has_replaced: true, replaced: [] });
 });
 
 test("a metric is that of the lowest rank, of one, or of all", () => {

@@ -2,7 +2,7 @@
 
 import { appended } from "../api/merge";
 import type { Recorded } from "../api/use-record";
-import type { Checkpoint, Clocks, Curve, Entry, JobRow, LogLine, Points, Rank } from "../api/wire";
+import type { Buckets, Checkpoint, Clocks, Curve, Entry, JobRow, LogLine, Points, Rank } from "../api/wire";
 
 export interface EndedRank extends Rank {
   exit_code: number | null;
@@ -16,12 +16,15 @@ export interface Tail {
   items: LogLine[];
 }
 
+/** Points of a curve; what later generations have replaced of it is there if there is any. */
+type StoredPoints = Points & Partial<Pick<Curve, "has_replaced" | "replaced">>;
+
 export interface RunData {
   job: JobRow;
   clocks: Clocks;
   ranks: EndedRank[];
   /** Point by point where all fit, else in buckets. */
-  series: (Curve | Points)[];
+  series: (Curve | StoredPoints)[];
   timeline: Entry[];
   checkpoints: Checkpoint[];
   config: Record<string, unknown>;
@@ -48,7 +51,16 @@ export interface Named {
 
 /** Return a run's curves, each point a bucket where there are no others. */
 export function curvesOf(run: RunData): Curve[] {
-  return run.series.flatMap((one) => ("values" in one ? appended([], [one]) : [one]));
+  return run.series.flatMap((one) => {
+    if (!("values" in one)) return [one];
+    const { has_replaced = false, replaced = [] } = one;
+    return appended([], [one]).map((curve) => ({ ...curve, has_replaced, replaced }));
+  });
+}
+
+/** Return a curve as it is where what it replaced is not to be seen. */
+export function withoutReplaced(curve: Curve): Curve {
+  return curve.replaced.length ? { ...curve, replaced: [] } : curve;
 }
 
 /** Return what the metrics of all runs are called. */
@@ -73,7 +85,8 @@ export function ofRuns(runs: readonly (readonly Curve[])[], labels: readonly str
 
 /** Return a curve whose times are seconds since its run began. */
 export function since(curve: Curve, start: number): Curve {
-  return { ...curve, times: curve.times.map((time) => time - start) };
+  const moved = <T extends Buckets>(one: T): T => ({ ...one, times: one.times.map((time) => time - start) });
+  return { ...moved(curve), replaced: curve.replaced.map(moved) };
 }
 
 /** Return when a run began, in unix seconds. */

@@ -15,7 +15,7 @@ export function LogTails({ tails, job }: { tails: readonly Tail[]; job: string }
           </summary>
           {older ? (
             <p>
-              Older lines are not here; <code>loom logs {job}</code> has all.
+              Older lines are not here; <code>loom logs {job}</code> shows all.
             </p>
           ) : null}
           <ol className={styles.lines}>

@@ -4,14 +4,14 @@ import { Chart } from "../charts/chart";
 import { smoothingOf } from "../charts/data/choices";
 import { type Across, drawn, xsOf } from "../charts/data/columns";
 import { axisName, inUnit } from "../charts/data/units";
-import { acrossOf, nearest, zoomOf, zoomWord } from "../charts/data/words";
+import { acrossOf, nearest, SHOWN, zoomOf, zoomWord } from "../charts/data/words";
 import { LabelledTable } from "../charts/labelled-table";
 import { CurveSlider } from "../charts/tools";
 import { CurveValues } from "../curves/curve-values";
 import curveStyles from "../curves/curve-values.module.css";
 import { useWord } from "../ui/router";
 import { number } from "../ui/text/format";
-import type { Named } from "./data";
+import { type Named, withoutReplaced } from "./data";
 import styles from "./report-card.module.css";
 
 const HEIGHT = 200;
@@ -22,12 +22,17 @@ export function ReportCard({ name, found }: { name: string; found: readonly Name
   const [scale] = useWord("y");
   const [smooth] = useWord("smooth");
   const [form] = useWord("view");
+  const [replaced] = useWord("replaced");
   const [zoomed, setZoomed] = useWord("zoom");
   const [hovered, setHovered] = useState<number | null>(null);
   const [picked, setPicked] = useState<number | null>(null);
   const [isNear, near] = useNear();
   const axis = acrossOf(axisWord);
-  const named = useMemo(() => found.map((one) => ({ ...one, curve: inUnit(one.curve) })), [found]);
+  const isAlone = found.length === 1 && replaced === SHOWN;
+  const named = useMemo(
+    () => found.map(({ label, curve }) => ({ label, curve: inUnit(isAlone ? curve : withoutReplaced(curve)) })),
+    [found, isAlone],
+  );
   const curves = useMemo(() => named.map(({ curve }) => curve), [named]);
   const lines = useMemo(() => drawn(curves, axis, smoothingOf(smooth)), [curves, axis, smooth]);
   const zoom = useMemo(() => zoomOf(zoomed), [zoomed]);

@@ -1,6 +1,7 @@
 import { useMemo } from "react";
 
 import type { Curve } from "../api/wire";
+import { hasReplaced } from "../charts/data/columns";
 import { groupsOf } from "../charts/data/groups";
 import { GridTools } from "../charts/tools";
 import { Empty } from "../ui/panel";
@@ -31,7 +32,10 @@ export function ReportCharts({ runs, curves }: Props) {
   return (
     <section className={styles.charts} aria-label="Charts">
       <div data-screen>
-        <GridTools ranks={runs.length === 1 ? (runs[0]?.ranks ?? []) : []} />
+        <GridTools
+          ranks={runs.length === 1 ? (runs[0]?.ranks ?? []) : []}
+          hasReplaced={runs.length === 1 && hasReplaced(only)}
+        />
       </div>
       {groups.length === 0 ? <Empty title={`No metric has “${words}” in its name`} /> : null}
       {groups.map((group) => (

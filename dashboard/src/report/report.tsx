@@ -37,7 +37,7 @@ export function Report({ data }: { data: ReportData }) {
             <Compared lines={data.compared} />
             <ReportCharts runs={runs} curves={curves} />
             <nav aria-label="Runs">
-              <Chips label="Whose details">
+              <Chips label="Details of">
                 {runs.map(({ job }) => (
                   <button key={job.id} type="button" aria-pressed={job.id === run.job.id} onClick={() => setChosen(job.id)}>
                     {job.id}
@@ -49,7 +49,7 @@ export function Report({ data }: { data: ReportData }) {
         ) : null}
         <RunReport key={run.job.id} run={run} curves={own} madeAt={madeAt} hasCharts={!several} />
         <footer className={styles.foot}>
-          Made by torchLoom {data.made_by}. This file holds all that it shows; it loads nothing.
+          Made by torchLoom {data.made_by}. This file is self-contained; it loads nothing from the network.
         </footer>
       </main>
     </>

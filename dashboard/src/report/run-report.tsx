@@ -51,7 +51,7 @@ export function RunReport({ run, curves, madeAt, hasCharts }: Props) {
           {hasCharts ? <ReportCharts runs={[run]} curves={[curves]} /> : null}
         </>
       ) : (
-        <Empty title="No numbers">
+        <Empty title="No metrics">
           <p>This run has logged none, or ran without a plane.</p>
         </Empty>
       )}
@@ -89,7 +89,7 @@ function RunHistory({ entries }: { entries: readonly Entry[] }) {
   );
 }
 
-const HEADS = ["Step", "State", "Size", "Took", "When", "Why"];
+const HEADS = ["Step", "State", "Size", "Duration", "When", "Reason"];
 
 /** What was saved, the newest first. */
 function CheckpointList({ items }: { items: readonly Checkpoint[] }) {

@@ -3,6 +3,7 @@
 import { START, type Link, type Sub } from "../api/link";
 import type { Answers } from "../api/use-live";
 import type { Curve, Entry, Topic, Values, TopicRequest } from "../api/wire";
+import { withoutReplaced } from "./data";
 
 export class Stored implements Answers {
   private readonly subs = new Map<string, Sub>();
@@ -31,10 +32,11 @@ export class Stored implements Answers {
     return this.subs.get(id);
   }
 
-  private answer({ topic, names, ranks }: TopicRequest): Values[Topic] | undefined {
+  private answer({ topic, names, ranks, replaced }: TopicRequest): Values[Topic] | undefined {
     if (topic === "timeline") return { items: this.timeline };
     if (topic !== "series") return undefined;
     const isWanted = ({ name, rank }: Curve) => (names?.includes(name) ?? true) && (ranks?.includes(rank) ?? true);
-    return { series: this.curves.filter(isWanted) };
+    const found = this.curves.filter(isWanted);
+    return { series: replaced ? found : found.map(withoutReplaced) };
   }
 }

@@ -22,7 +22,7 @@ test("a token counts until it is over or revoked, and those that count come firs
 test("the effect on a user is shown, with its command", () => {
   expect(userLines("ci", "viewer", false, undefined)).toEqual([
     "ci may read jobs, metrics, logs, devices.",
-    "They sign in by a link or a token; create one next.",
+    "They sign in with a link or a token; create one next.",
   ]);
   expect(userLines("ci", "admin", true, user)).toHaveLength(1);
   expect(userCommand("ci", "admin", false, user)).toBe("loom tokens user ci --role admin --enable");

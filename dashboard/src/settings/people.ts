@@ -12,9 +12,9 @@ const MAY: Record<User["role"], string> = {
 };
 
 export const ROLES: readonly (readonly [User["role"], string])[] = [
-  ["viewer", "viewer: looks"],
+  ["viewer", "viewer: reads"],
   ["operator", "operator: submits and steers jobs"],
-  ["admin", "admin: manages people, too"],
+  ["admin", "admin: also manages users"],
 ];
 
 /** Return whether a token lets its user in at a time in milliseconds. */
@@ -32,7 +32,7 @@ export function shownOf(tokens: readonly Token[], all: boolean, now: number): To
 export function userLines(name: string, role: User["role"], disabled: boolean, known: User | undefined): string[] {
   if (disabled) return [`${name} cannot sign in: tokens and cookies are refused at once, open pages within seconds.`];
   const lines = [`${name} ${MAY[role]}.`];
-  if (!known) lines.push("They sign in by a link or a token; create one next.");
+  if (!known) lines.push("They sign in with a link or a token; create one next.");
   else if (known.disabled) lines.push("Tokens that have not expired are valid again.");
   return lines;
 }

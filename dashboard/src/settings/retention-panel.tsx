@@ -17,7 +17,7 @@ export function RetentionPanel() {
           <FactList facts={retentionLines(kept.data)} />
           <p className={styles.soft}>
             Ages count from the end of a run. They are set under <code>[retention]</code> in <code>~/.loomconfig</code> of the plane’s
-            user; active runs and the last ones always stay. This shows what would be removed now:
+            user; active runs and the newest ones are always kept. This shows what would be removed now:
           </p>
           <CopyLine text="loom doctor --clean --dryrun" label="Copy the command" />
         </div>

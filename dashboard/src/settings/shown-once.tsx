@@ -17,8 +17,8 @@ export function ShownOnce({ text, until, onClose, children }: Props) {
   return (
     <div className={styles.once} data-testid="secret">
       <p>{children}</p>
-      <CopyLine text={text} label="Copy it" />
-      <p className={styles.soft}>{until ? `Good until ${new Date(until).toLocaleString()}.` : "Good until it is revoked."}</p>
+      <CopyLine text={text} label="Copy" />
+      <p className={styles.soft}>{until ? `Valid until ${new Date(until).toLocaleString()}.` : "Valid until it is revoked."}</p>
       <Foot>
         <Button tone="main" onClick={onClose}>
           Done

@@ -27,16 +27,16 @@ export function TokenDialog({ me, onClose }: { me: Me; onClose: () => void }) {
     return (
       <Dialog title={`A token of ${add.data.user}`} onClose={onClose}>
         <ShownOnce text={add.data.token} until={add.data.expires_at} onClose={onClose}>
-          This is the token. It is not shown again, and kept nowhere.
+          This is the token. It is not shown again and is not stored.
         </ShownOnce>
       </Dialog>
     );
   }
   const seconds = "seconds" in read ? read.seconds : null;
   return (
-    <Dialog title="Make a token" onClose={onClose}>
+    <Dialog title="Create a token" onClose={onClose}>
       <Question
-        about="A token lets a program in as its user, wherever the plane can be reached."
+        about="A program with this token acts as its user, from wherever the plane can be reached."
         done="Create the token"
         isReady={"seconds" in read}
         isBusy={add.isPending}

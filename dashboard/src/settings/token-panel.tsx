@@ -14,7 +14,7 @@ import { shownOf, stateOf, type TokenState } from "./people";
 import { TokenDialog } from "./token-dialog";
 
 const COLUMNS = { "--columns": "110px minmax(90px, 1fr) minmax(110px, 2fr) 80px 80px 80px minmax(100px, 0.6fr)" } as CSSProperties;
-const HEADS = ["Token", "User", "Label", "Kind", "State", "Made", ""];
+const HEADS = ["Token", "User", "Label", "Kind", "State", "Created", ""];
 
 /** The tokens: of all users for an admin, else one's own. */
 export function TokenPanel({ me, isAdmin }: { me: Me; isAdmin: boolean }) {
@@ -32,7 +32,7 @@ export function TokenPanel({ me, isAdmin }: { me: Me; isAdmin: boolean }) {
       </label>
       {isAdmin ? (
         <Button data-testid="token-add" onClick={() => setMaking(true)}>
-          Make a token
+          Create a token
         </Button>
       ) : null}
     </div>

@@ -20,7 +20,7 @@ export function UserDialog({ user, users, onClose }: Props) {
   const [disabled, setDisabled] = useState(user?.disabled ?? false);
   const put = usePutUser();
   const known = users.find((one) => one.name === name.trim());
-  const wrong = !user && known ? "There is a user of this name already." : null;
+  const wrong = !user && known ? "A user with this name already exists." : null;
   const isReady = name.trim() !== "" && !wrong && (role !== user?.role || disabled !== user.disabled);
   const confirm = () => put.mutate({ name: name.trim(), role, disabled }, { onSuccess: onClose });
   return (

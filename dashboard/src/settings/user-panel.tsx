@@ -70,8 +70,8 @@ function UserLine({ user, isMe, onChange, onLink }: Props) {
           Change
         </Button>
         {user.disabled ? null : (
-          <Button aria-label={`Make a link for ${user.name}`} data-testid="link-add" onClick={onLink}>
-            Make a link
+          <Button aria-label={`Create a link for ${user.name}`} data-testid="link-add" onClick={onLink}>
+            Create a link
           </Button>
         )}
       </span>
@@ -87,7 +87,7 @@ function LinkDialog({ user, onClose }: { user: string; onClose: () => void }) {
     <Dialog title={`A link for ${user}`} onClose={onClose}>
       {add.data ? (
         <ShownOnce text={add.data.url} until={add.data.expires_at} onClose={onClose}>
-          Send it to {user}. It is good once, within a day, and is not shown again.
+          Send it to {user}. It works once, within a day, and is not shown again.
         </ShownOnce>
       ) : (
         <Question

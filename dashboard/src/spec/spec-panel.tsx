@@ -16,8 +16,8 @@ export function SpecPanel({ job }: { job: JobRow }) {
   const { spec, recorded } = data;
   if (!spec && !recorded) {
     return (
-      <Empty title="Nothing was recorded of this job">
-        <p>The plane did not launch this job: it has what the ranks report, and no spec.</p>
+      <Empty title="Nothing was recorded about this job">
+        <p>The plane did not launch this job: it shows what the ranks report and has no spec.</p>
       </Empty>
     );
   }

@@ -50,7 +50,7 @@ export function MapPart({ part, value, wrong, onChange }: Props) {
           />
           <button
             type="button"
-            aria-label={`Take ${row.name || `row ${at + 1}`} out`}
+            aria-label={`Remove ${row.name || `row ${at + 1}`}`}
             onClick={() => change(rows.filter((_, index) => index !== at))}
           >
             <Icon name="close" size={14} />

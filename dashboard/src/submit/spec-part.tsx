@@ -42,7 +42,7 @@ export function SpecPart({ part, spec, problem, onChange }: Props) {
           label={name}
           value={typeof value === "string" ? value : ""}
           wrong={wrong}
-          options={[["", `as usual${part.usual === null ? "" : `: ${shown(part.usual)}`}`], ...part.options.map((one) => [one, one] as const)]}
+          options={[["", `default${part.usual === null ? "" : `: ${shown(part.usual)}`}`], ...part.options.map((one) => [one, one] as const)]}
           onChange={(next) => change(next || undefined)}
         />
       ) : kind === "flag" ? (

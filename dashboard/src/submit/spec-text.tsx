@@ -42,7 +42,7 @@ export function SpecText({ text, format, wrong, command, onFormat, onChange }: P
           rows={Math.min(30, Math.max(10, text.split("\n").length + 1))}
           value={text}
           wrong={wrong}
-          hint={`Whatever is changed here is changed in the form. Variables that look like secrets are not shown.`}
+          hint={`Changes here also change the form. Variables that look like secrets are not shown.`}
           onChange={(event) => onChange(event.target.value)}
         />
         <Button onClick={() => void copy(text).then((isDone) => setCopied(isDone ? text : ""))}>

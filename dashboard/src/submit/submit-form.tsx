@@ -87,7 +87,7 @@ export function SubmitForm({ schemas, start }: { schemas: Schemas; start: Start 
           <Button type="submit" tone="main" data-testid="submit" disabled={order.isPending || !writing.isRead}>
             {order.isPending ? "Submitting" : "Submit"}
           </Button>
-          <span role="status">{problem ? "The server would refuse it as it is." : ""}</span>
+          <span role="status">{problem ? "The server would refuse this spec." : ""}</span>
           <QueueLine />
         </footer>
       </Panel>

@@ -58,7 +58,7 @@ function Again({ job }: { job: string }) {
     <>
       <p className={styles.about}>
         As {job} was submitted.
-        {gone.length ? ` Values of ${gone.join(", ")} are not taken over: add them to env again.` : ""}
+        {gone.length ? ` Values of ${gone.join(", ")} are not copied: add them to env again.` : ""}
       </p>
       <SubmitForm
         schemas={schemas.data}

@@ -84,7 +84,7 @@ export function Question({ about, done, dismiss = "Cancel", isGrave, isReady, is
       <Foot>
         <Button onClick={onClose}>{dismiss}</Button>
         <Button type="submit" tone={isGrave ? "danger" : "main"} data-testid="confirm" disabled={!isReady || isBusy}>
-          {isBusy ? "Asking" : done}
+          {isBusy ? "Checking" : done}
         </Button>
       </Foot>
     </form>

@@ -156,21 +156,21 @@ def draw(
     Gaps are exponential with this mean; at least a fifth of the faults come within 100 ms of the
     one before, and then hit another target if there is one.
     """
-    chance, faults, close = random.Random(seed), list[Fault](), 0
+    rng, faults, close = random.Random(seed), list[Fault](), 0
     while len(faults) < min(most, MOST):
-        is_close = bool(faults) and (close < SHARE * (len(faults) + 1) or chance.random() < _MORE)
-        gap = CLOSE * chance.random() if is_close else -mtbf * math.log(1.0 - chance.random())
+        is_close = bool(faults) and (close < SHARE * (len(faults) + 1) or rng.random() < _MORE)
+        gap = CLOSE * rng.random() if is_close else -mtbf * math.log(1.0 - rng.random())
         before = faults[-1] if faults else None
         at = round((before.at if before else 0.0) + gap, 3)
         if at > until:
             break
         close += is_close
-        faults.append(_drawn(chance, at, kinds, ranks, links, before if is_close else None))
+        faults.append(_drawn(rng, at, kinds, ranks, links, before if is_close else None))
     return tuple(faults)
 
 
 def _drawn(
-    chance: random.Random,
+    rng: random.Random,
     at: float,
     kinds: Sequence[FaultKind],
     ranks: Sequence[int],
@@ -178,14 +178,14 @@ def _drawn(
     before: Fault | None,
 ) -> Fault:
     hit = None if before is None else kind_of(before.kind).hits  # not recovered by then
-    kind = _one(chance, [one for one in kinds if one.hits == RANK or one.hits != hit] or kinds)
+    kind = _one(rng, [one for one in kinds if one.hits == RANK or one.hits != hit] or kinds)
     others = [rank for rank in ranks if before is None or rank != before.rank]
-    rank = _one(chance, others or ranks) if kind.hits == RANK else None
-    length = 0.5 + chance.random()  # always drawn, so that one kind does not shift the others
+    rank = _one(rng, others or ranks) if kind.hits == RANK else None
+    length = 0.5 + rng.random()  # always drawn, so that one kind does not shift the others
     lasts = None if kind.seconds is None else round(kind.seconds * length, 3)
-    link = _one(chance, links) if "link" in kind.fields and links else ""
+    link = _one(rng, links) if "link" in kind.fields and links else ""
     return Fault(at=at, kind=kind.name, rank=rank, lasts=lasts, link=link)
 
 
-def _one(chance: random.Random, choices: Sequence[_T]) -> _T:
-    return choices[int(chance.random() * len(choices))]
+def _one(rng: random.Random, choices: Sequence[_T]) -> _T:
+    return choices[int(rng.random() * len(choices))]

@@ -12,7 +12,7 @@ from torchloom.chaos.checker.readers import Struck
 
 WIDTH = 80
 _HEADS = ("KIND", "STRUCK", "BACK", "NAMED", "KNOWN", "p50", "SLOWEST", "AGAIN")
-_EXACT = {True: "the same", False: "different", None: "not compared"}
+_EXACT = {True: "the same", False: "different", None: "not known"}
 
 EXIT_CODES = {"ok": 0, "not ok": 1, "unknown": 3}
 

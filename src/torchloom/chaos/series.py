@@ -277,7 +277,7 @@ class AlreadyThere(UserError):
     code = "chaos_already_there"
 
     def __init__(self, job: str) -> None:
-        super().__init__(f"`loom chaos` is already running on {job}; wait for its end")
+        super().__init__(f"`loom chaos` is already running on {job}; wait until it ends")
 
 
 @contextlib.contextmanager

@@ -33,10 +33,10 @@ def find_job_and_account(reference: str | None) -> "tuple[RunRecord, Account | N
     """Return the run that is meant and the account it runs as, if that is another user."""
     try:
         return find_job(reference), None
-    except NotFound:
+    except NotFound as error:
         from torchloom import accounts  # most planes have none
 
-        job = (reference or "").rpartition("/")[2]
+        job = error.name  # of a job that the plane knows, its id
         account = accounts.of_run(job)
         if account is None:
             raise

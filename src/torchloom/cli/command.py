@@ -1,4 +1,4 @@
-"""Base classes of the verbs' command lines: `-h`, no repeated options, `--key`."""
+"""Base classes of the verbs' command lines: `-h`, examples, no repeated options, `--key`."""
 
 import shlex
 import time
@@ -8,18 +8,28 @@ import click
 
 from torchloom.cli.output import say
 
+HELP = ("-h", "--help")
 _WORDS = "torchloom.words"  # in a click context: the words after the verb
 _REMINDER = 30.0  # seconds between two notices
 _LONGEST_KEY = 200
 
 
-class LoomCommand(click.Command):
-    """A command that refuses an option given twice: click would drop one of them."""
+class _WithExamples(click.Command):
+    """A command with `-h`, whose epilog is printed as written: it holds the examples."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = kwargs.setdefault("context_settings", {})
-        settings["help_option_names"] = ["-h", "--help"]
+        settings["help_option_names"] = list(HELP)
         super().__init__(*args, **kwargs)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples below the options, without wrapping their lines."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog}\n")
+
+
+class LoomCommand(_WithExamples):
+    """A command that refuses an option given twice: click would drop one of them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words after a check that no option is repeated."""
@@ -29,6 +39,12 @@ class LoomCommand(click.Command):
             if _holds_one(option) and order.count(option) > 1:
                 raise click.UsageError(f"{option.opts[0]} is given more than once", ctx)
         return super().parse_args(ctx, args)
+
+
+class LoomGroup(_WithExamples, click.Group):
+    """A command with commands of its own."""
+
+    command_class = LoomCommand
 
 
 class WaitNotice:
@@ -49,9 +65,14 @@ class WaitNotice:
             say(f"{why}; still waiting: {self._remedy}")
 
 
+def examples(*lines: str) -> str:
+    """Return the epilog of a command: command lines that a user could type."""
+    return "\n  ".join(["Examples:", *lines])
+
+
 def key_option(function: Any) -> Any:
     """Add `--key`, which makes a repeated submission safe."""
-    words = "Idempotency key: a repeated command submits only once."
+    words = "Idempotency key: the same key never submits twice."
     return click.option("--key", metavar="KEY", callback=_checked_key, help=words)(function)
 
 

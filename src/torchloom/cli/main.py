@@ -49,8 +49,8 @@ def _quick_answer(words: list[str]) -> str | None:
     """Return the output of a command line that needs no click, no scheduler and no state."""
     from torchloom.cli.verbs import help_text
 
-    if not words or words[0] in ("--help", "-h") or words == ["help"]:
-        return help_text()
+    if not words or words[0] in ("--help", "-h") or words in (["help"], ["help", "--all"]):
+        return help_text(whole="--all" in words)
     if words[0] in ("--version", "-V", "version"):
         from torchloom import __version__
 

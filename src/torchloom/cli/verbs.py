@@ -9,8 +9,7 @@ class Verb(NamedTuple):
     summary: str
     flags: tuple[str, ...]
     takes: str = ""  # what its argument is, for completion: job, target, component, engine, ...
-    first: bool = True  # shown at the top of `loom --help`
-    beside: str = ""  # the verb whose line there it shares
+    first: bool = True  # has a row in `loom --help`; the others do in `loom help --all` alone
 
 
 _TARGET = (
@@ -29,7 +28,7 @@ _TARGET = (
 
 VERBS: dict[str, Verb] = {
     "run": Verb(
-        "run a script, component or spec file and follow its output",
+        "run a script, component or spec file; follow its output",
         ("--detach", "--dryrun", "--wait", "--log", "--stdin", "--key=", *_TARGET),
         "target",
     ),
@@ -64,7 +63,7 @@ VERBS: dict[str, Verb] = {
         "job",
     ),
     "logs": Verb(
-        "print or follow the logs of a job's ranks",
+        "print or follow the output of a job's ranks",
         (
             "--follow",
             "--ranks=",
@@ -79,9 +78,7 @@ VERBS: dict[str, Verb] = {
         ),
         "job",
     ),
-    "monitor": Verb(
-        "live screen of jobs, ranks and curves; a prompt in a pipe", ("--job=", "--plain")
-    ),
+    "monitor": Verb("watch and steer jobs on a full-screen view", ("--job=", "--plain")),
     "set": Verb(
         "change knobs of a running job, or list them",
         (
@@ -91,7 +88,7 @@ VERBS: dict[str, Verb] = {
         "job",
     ),
     "pause": Verb(
-        "pause all ranks at one step; continue a job",
+        "pause all ranks of a job at one step",
         ("--release", "--at=", "--reason=", "--wait=", "--json"),
         "job",
     ),
@@ -99,30 +96,29 @@ VERBS: dict[str, Verb] = {
         "continue a job that is paused or has ended",
         ("-n=", "--from=", "--until=", "--from-scratch", "--detach", "--reason=", "--json"),
         "job",
-        beside="pause",
     ),
     "resize": Verb(
-        "restart a job from a checkpoint with more or fewer ranks",
+        "continue a job with more or fewer ranks",
         ("--at=", "--reason=", "--json"),
         "job",
         first=False,
     ),
     "checkpoint": Verb(
-        "save a checkpoint; ls, verify, diff, export, rm",
+        "save a checkpoint; list, verify, compare, export, remove",
         ("--at=", "--reason=", "--wait=", "--no-wait", "--json"),
         "job",
     ),
     "stop": Verb(
-        "stop a job: SIGTERM, then SIGKILL; or stop at a step",
+        "stop a job, now or at a step",
         ("--now", "--at=", "--all", "--state=", "--reason=", "--no-wait", "--yes", "--json"),
         "job",
     ),
-    "devices": Verb("list devices; fail, recover, drain, register", ("--json",)),
+    "devices": Verb("list devices; report one as failed, drain it", ("--json",)),
     "up": Verb(
-        "start the control plane or show its status; stop it",
+        "start the control plane, or show its status",
         ("--host=", "--trust-operators", "--only=", "--status", "--json"),
     ),
-    "down": Verb("stop the control plane; jobs keep running", ("--json",), beside="up"),
+    "down": Verb("stop the control plane; jobs keep running", ("--json",)),
     "doctor": Verb(
         "check this machine; clean up after crashes",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
@@ -140,45 +136,49 @@ VERBS: dict[str, Verb] = {
         False,
     ),
     "open": Verb(
-        "open the dashboard in a browser, signed in; over ssh print a link",
+        "open the dashboard in a browser, signed in",
         ("--print", "--json"),
         "job",
-        False,
     ),
     "login": Verb(
-        "use the plane of another host, with a link or a token",
+        "use the plane of another host",
         ("--fingerprint=", "--forget", "--json"),
         "",
         False,
     ),
-    "tokens": Verb("manage users, tokens and one-time links", ("--json",), "", False),
-    "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
+    "tokens": Verb("manage users, tokens and sign-in links", ("--json",), "", False),
+    "rm": Verb(
+        "remove ended jobs with their logs and checkpoints",
+        ("--ended", "--yes", "--json"),
+        "job",
+        False,
+    ),
     "compare": Verb(
-        "show how runs differ: config, results, source, packages",
+        "show how runs differ: config, results, source",
         ("--all", "--json"),
         "job",
         False,
     ),
     "plot": Verb(
-        "plot a run's metrics, in the terminal or to a file",
-        ("--out=", "--smooth=", "--by=", "--all-ranks", "--json"),
+        "plot a run's metrics in the terminal or to a file",
+        ("--out=", "--smooth=", "--by=", "--all-ranks", "--replaced", "--json"),
         "job",
         False,
     ),
     "export": Verb(
-        "write one or several runs to a self-contained HTML file",
+        "write runs to one self-contained HTML file",
         ("--output=", "--last=", "--yes", "--json"),
         "job",
         False,
     ),
     "inspect": Verb(
-        "show the audit log or the stacks of a job",
+        "show the audit log of a job, or the stacks of its ranks",
         ("--yaml", "--rank=", "--threads", "--json"),
         "job",
         False,
     ),
     "chaos": Verb(
-        "inject faults into a running job and check its guarantees",
+        "inject faults into a job and check its guarantees",
         (
             *("--plan=", "--mtbf=", "--kinds=", "--seed=", "--link=", "--faults=", "--for="),
             *("--limit=", "--against=", "--output=", "--dryrun", "--yes", "--json"),
@@ -187,19 +187,31 @@ VERBS: dict[str, Verb] = {
         False,
     ),
     "components": Verb(
-        "list components, or explain one", ("--print=", "--json"), "component", False
+        "list components, or describe one", ("--print=", "--json"), "component", False
     ),
     "engines": Verb("list engines and their options", ("--json",), "engine", False),
-    "config": Verb("show or write config files", (), "config", False),
-    "env": Verb("save and load a job's variables; pack and push environments", (), "env", False),
+    "config": Verb("show the config values, or write a config file", (), "config", False),
+    "env": Verb("save a job's variables; pack and push environments", (), "env", False),
+    "convert": Verb(
+        "suggest how a training loop uses torchLoom's API",
+        ("--write", "--json"),
+        "file",
+        False,
+    ),
     "test": Verb(
-        "train a small model on several ranks to check this machine",
+        "train a small model on several ranks",
         ("--np=", "--steps=", "--model=", "--backend=", "--json"),
         "",
         False,
     ),
-    "completion": Verb("print shell completion: bash, zsh or fish", (), "shell", False),
-    "bench": Verb("run the benchmarks of a checkout", ("--json", "--only=", "-n="), "", False),
+    "docs": Verb("open the manual in a browser", ("--print", "--json"), "", False),
+    "completion": Verb("print the completion script for bash, zsh or fish", (), "shell", False),
+    "bench": Verb(
+        "run the benchmarks, in a checkout of the repository",
+        ("--json", "--only=", "-n="),
+        "",
+        False,
+    ),
 }
 
 # Verbs of other tools. The value is our verb and the flags that give it the same meaning.
@@ -241,39 +253,60 @@ WRITTEN_OPTIONS: dict[str, dict[str, str]] = {
     "ls": {"-n": "write `--limit N` for the newest N jobs"},
 }
 
-_HEAD = """\
-usage: loom [--version] [--debug] VERB ...
+# What one wants to do, and the verbs for it.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Run": ("run", "launch", "plan", "components", "engines", "convert"),
+    "Watch": ("ls", "show", "logs", "monitor", "plot", "compare", "export", "inspect"),
+    "Steer": ("set", "pause", "resize", "stop", "rm"),
+    "Recover": ("checkpoint", "resume", "chaos"),
+    "Plane": ("up", "down", "open", "login", "tokens", "backup", "restore"),
+    "Machine": ("devices", "doctor", "test", "env", "config", "docs", "completion", "bench"),
+}
+_SHARED = {  # rows of two verbs in the short help, under the first one
+    "ls": ("show", "list jobs; show one: state, reason, ranks, first error"),
+    "pause": ("stop", "pause all ranks at one step; stop a job, now or at a step"),
+    "up": ("down", "start or stop the control plane, show its status"),
+}
 
-Launch PyTorch training jobs, watch and change them while they run, and
-recover from failures.
+_MORE = 70  # letters of a line of names
+_OF_A_CHECKOUT = "bench"  # what an installed package cannot do
+_HEAD = """\
+Usage: loom [--version] [--debug] VERB ...
+Launch PyTorch training jobs, watch and change them, recover from failures.
 """
 
 _TAIL = """\
 JOB is an id, a prefix of one, a name, a handle, or @ for the newest job.
-`loom VERB --help` describes a verb; `loom completion SHELL` prints completion.
+`loom VERB --help` shows its options and examples; `loom help --all` lists all.
 """
 
 
-def help_text() -> str:
-    """Return what `loom --help` prints; it fits 80 columns."""
-    rows = [f"  {_together(name):<15}{VERBS[name].summary}" for name in VERBS if _leads(name)]
-    others = _wrapped([name for name, verb in VERBS.items() if not verb.first])
-    return "\n".join([_HEAD, "verbs:", *rows, f"more: {others}\n", _TAIL])
+def help_text(whole: bool = False) -> str:
+    """Return what `loom --help` prints, which fits 80x24; the whole of it has every verb."""
+    rows = [row for group, names in GROUPS.items() for row in _rows(group, names, whole)]
+    others = [] if whole else [_more()]
+    return "\n".join([_HEAD, *rows, *others, "", _TAIL])
 
 
-def _wrapped(names: list[str]) -> str:
-    """Return names wrapped into lines that fit behind `more: `."""
+def _rows(group: str, names: tuple[str, ...], whole: bool) -> list[str]:
+    """Return one row a verb; the first has the name of the group before it."""
+    seconds = () if whole else [second for second, _ in _SHARED.values()]
+    shown = [name for name in names if (whole or VERBS[name].first) and name not in seconds]
+    rows = [_row(name, whole) for name in shown]
+    return [f"{'' if at else group:<9}{row}" for at, row in enumerate(rows)]
+
+
+def _row(name: str, whole: bool) -> str:
+    second, summary = ("", "") if whole else _SHARED.get(name, ("", ""))
+    return f"{f'{name}, {second}' if second else name:<12}{summary or VERBS[name].summary}"
+
+
+def _more() -> str:
+    """Return the names of the other verbs, wrapped below each other."""
     lines = [""]
-    for name in names:
-        if len(lines[-1]) + len(name) > 73:
+    others = (name for names in GROUPS.values() for name in names if not VERBS[name].first)
+    for name in (name for name in others if name != _OF_A_CHECKOUT):
+        if len(lines[-1]) + len(name) > _MORE:
             lines.append("")
         lines[-1] += f"{name}, "
-    return "\n      ".join(line.rstrip() for line in lines).rstrip(",")
-
-
-def _leads(name: str) -> bool:
-    return VERBS[name].first and not VERBS[name].beside
-
-
-def _together(name: str) -> str:
-    return ", ".join([name, *(other for other, verb in VERBS.items() if verb.beside == name)])
+    return "More     " + f"\n{'':9}".join(line.rstrip() for line in lines).rstrip(",")

@@ -21,8 +21,6 @@ _LONGEST_WAIT = 60.0  # seconds for which another plane holds an answer back
 _POLL_TIMEOUT = 5.0  # seconds for an answer to a caller that polls
 _EVENTS, _POINTS, _MOST_BUCKETS = 100, 1000, 20_000  # by default, and at most
 _COLUMNS = {
-    "name": "name",
-    "rank": "rank",
     "first_steps": "step_first",
     "steps": "step_last",
     "times": "time",
@@ -41,7 +39,7 @@ class NotElsewhere(UserError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} is not to be had from a plane elsewhere; "
+            f"{what} is not available from a plane on another host; "
             "ask on its host, or `loom login --forget` to use this one's"
         )
 
@@ -57,7 +55,7 @@ def client(**words: float) -> "Client":
 
     found = login.current()
     if found is None:
-        raise UserError("no plane elsewhere was chosen; `loom login URL` does")
+        raise UserError("not logged in to a plane on another host; `loom login URL` logs in")
     return found.client(**words)
 
 
@@ -126,7 +124,7 @@ def _asked(other: "Client", name: str, facts: Facts) -> Any:
 
 def _steered(other: "Client", verb: str, facts: Facts) -> dict[str, Any]:
     if facts.get("undo"):
-        raise NotElsewhere("`set --replay` of a log that takes changes back")
+        raise NotElsewhere("`set --replay` of a log that undoes changes")
     passed = {name: facts[name] for name in _PASSED if facts.get(name) not in (None, "")}
     wait = facts.get("wait")
     if wait is not None:
@@ -186,7 +184,8 @@ def _compare(other: "Client", facts: Facts) -> dict[str, Any]:
 def _curves(other: "Client", facts: Facts) -> dict[str, Any]:
     """Return curves as the door has them: of the lowest rank that has one, or of all."""
     job, names = meant(other, facts.get("job") or ""), facts.get("names")
-    found = other.metrics(job, name=names or None, buckets=facts.get("buckets") or 1)
+    more = {"replaced": True} if facts.get("replaced") else {}
+    found = other.metrics(job, name=names or None, buckets=facts.get("buckets") or 1, **more)
     lowest: dict[str, int] = {}
     for one in found["series"]:
         lowest[one["name"]] = min(one["rank"], lowest.get(one["name"], one["rank"]))
@@ -199,11 +198,16 @@ def _curves(other: "Client", facts: Facts) -> dict[str, Any]:
 
 
 def _curve(one: Facts) -> dict[str, Any]:
-    """Return a curve with the door's names."""
-    curve: dict[str, Any] = {to: one[name] for name, to in _COLUMNS.items()}
-    for name in ("min", "max", "last"):
-        curve[name] = list(map(_number, one[name]))
-    return curve
+    """Return a curve with the names that the plane of this host has."""
+    older = [
+        {"generation": its["generation"], **_buckets(its)} for its in one.get("replaced") or ()
+    ]
+    return {"name": one["name"], "rank": one["rank"], **_buckets(one), "replaced": older}
+
+
+def _buckets(one: Facts) -> dict[str, Any]:
+    found: dict[str, Any] = {to: one[name] for name, to in _COLUMNS.items()}
+    return {**found, **{name: list(map(_number, one[name])) for name in ("min", "max", "last")}}
 
 
 def _of_job(read: Callable[["Client", str], Any]) -> Callable[["Client", Facts], Any]:

@@ -18,7 +18,7 @@ class PlaneLost(Failure):
     code = "plane_lost"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"{why}; `loom up --status` shows how it is")
+        super().__init__(f"{why}; `loom up --status` shows its state")
 
 
 class PlaneSilent(PlaneLost):
@@ -38,7 +38,7 @@ class Unreachable(PlaneLost):
 
     def __init__(self, why: str, is_unsent: bool = False) -> None:
         self.is_unsent = is_unsent  # nothing of a request came as far as the plane
-        Failure.__init__(self, f"{why}; see whether it is up and whether this host reaches it")
+        Failure.__init__(self, f"{why}; check that it is up and that this host can reach it")
 
 
 class PlaneNotStarted(Failure):

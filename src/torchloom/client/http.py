@@ -60,7 +60,33 @@ class BadUrl(UserError):
 
 
 class Client:
-    """One plane, and one user of it. Its connections are closed by `close` or a `with` block."""
+    """The HTTP API of a plane as one user sees it.
+
+    Jobs, runs and other items are dictionaries, as the REST API returns them. Connections are
+    opened on use and closed by `close` or at the end of a `with` block.
+
+    Args:
+        url: The address of the plane, as `loom up --status` shows it.
+        token: The token of the user (`loom tokens add USER`).
+        fingerprint: The fingerprint of the plane's certificate authority, for a plane with TLS on
+            another host.
+        authority: The certificate authority itself, instead of its fingerprint.
+        timeout: Seconds to wait for a reply.
+
+    Raises:
+        BadUrl: The address is not one, or a token sent there could be read by others.
+        Refused: By a method: the plane refused the request; `code` and `remedy` say why.
+        PlaneFailed: By a method: the plane failed.
+        Unreachable: By a method: the plane does not answer.
+
+    Example:
+        >>> from torchloom.client import Client
+        >>> with Client(url, token) as client:
+        ...     job = client.submit({"name": "gpt", "script": "train.py"})
+        ...     client.set(job["id"], {"lr": 3e-4})
+        ...     for line in client.follow(job["id"]):
+        ...         print(line["rank"], line["message"])
+    """
 
     def __init__(
         self,
@@ -94,7 +120,7 @@ class Client:
             self._http = None
 
     def plane(self) -> dict[str, Any]:
-        """Return the status of the plane: its start, its agents, what it stored and dropped."""
+        """Return the status of the plane: its start, its agents, its records."""
         return self._one("GET", "/api/plane")
 
     def me(self) -> dict[str, Any]:
@@ -102,11 +128,11 @@ class Client:
         return self._one("GET", "/api/me")
 
     def login(self, code: str, label: str = "") -> dict[str, Any]:
-        """Exchange the code of a link for a token, once."""
+        """Exchange the code of a one-time link for a token."""
         return self._one("POST", "/api/login", json={"code": code, "kind": "token", "label": label})
 
     def link(self, user: str) -> dict[str, Any]:
-        """Make a one-time link for a user; its `code` is shown this once. Takes an admin."""
+        """Create a one-time link for a user. Its `code` is not shown again. For admins."""
         return self._one("POST", "/api/links", json={"user": user})
 
     def my_tokens(self) -> list[dict[str, Any]]:
@@ -114,11 +140,16 @@ class Client:
         return list(self._pages("/api/me/tokens"))
 
     def logout(self) -> None:
-        """End the token that this client has."""
+        """Revoke the token of this client."""
         self._ask("POST", "/api/logout")
 
     def jobs(self, **filters: Any) -> Iterator[dict[str, Any]]:
-        """Yield jobs, newest first: of a `state`, `owner`, `name`, `project`, `tag`, `since`..."""
+        """Yield jobs, newest first.
+
+        Args:
+            **filters: Parameters of `GET /api/jobs`, such as `state`, `owner`, `name`, `project`,
+                `tag` and `since`.
+        """
         return self._pages("/api/jobs", filters)
 
     def job(self, job: str) -> dict[str, Any]:
@@ -126,13 +157,19 @@ class Client:
         return self._one("GET", f"/api/jobs/{_part(job)}")
 
     def ranks(self, job: str) -> list[dict[str, Any]]:
-        """Return the ranks of a job: where each is, and how far."""
+        """Return the ranks of a job: node, state, step, devices."""
         return list(self._pages(f"/api/jobs/{_part(job)}/ranks"))
 
     def submit(
         self, spec: Mapping[str, Any], key: str = "", cwd: str | None = None
     ) -> dict[str, Any]:
-        """Submit a job; the same spec with the same key, sent again, is one job."""
+        """Submit a job and return it.
+
+        Args:
+            spec: The job spec, as in a job file.
+            key: An idempotency key: a repeated request with the same key returns the same job.
+            cwd: The folder in which the job runs, if the spec does not name one.
+        """
         return self._one("POST", "/api/jobs", json=spec, key=key, params=_given(cwd=cwd))
 
     def submit_many(
@@ -141,10 +178,10 @@ class Client:
         keys: Sequence[str] | None = None,
         cwd: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Submit jobs in batches; return for each its `status`, and the `job` or the `problem`.
+        """Submit jobs in batches; return the `status` of each, and its `job` or its `problem`.
 
-        One that is refused does not keep the others out. Each has a key: where an answer is lost,
-        the same specs with the same keys, sent again, are the same jobs.
+        A job that is refused does not affect the others. `keys` are idempotency keys, one per
+        job: if a reply is lost, repeat the call with the same keys to get the same jobs.
         """
         keys = keys if keys is not None else [uuid.uuid4().hex for _ in specs]
         items = [{"spec": spec, "key": key} for spec, key in zip(specs, keys, strict=True)]
@@ -161,7 +198,7 @@ class Client:
         owner: str | None = None,
         reason: str = "",
     ) -> list[dict[str, Any]]:
-        """Cancel jobs by id, or all in some states; return what became of each."""
+        """Cancel jobs by id, or all jobs in some states; return the outcome of each."""
         asked = {**_given(state=state, owner=owner), "reason": reason}
         if jobs is not None:
             parts = [list(jobs[begin : begin + _MOST]) for begin in range(0, len(jobs), _MOST)]
@@ -175,16 +212,24 @@ class Client:
                 return found
 
     def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
-        """End a job, or take it out of the queue."""
+        """Cancel a job: end its ranks at once, or remove it from the queue."""
         return self._one("DELETE", f"/api/jobs/{_part(job)}", params=_given(reason=reason or None))
 
     def command(self, job: str, verb: str, key: str = "", **facts: Any) -> dict[str, Any]:
-        """Send a command to a running job: `set` with `values`, `pause`, `resume`, `stop`, ..."""
+        """Send a command to a job and wait for its outcome.
+
+        Args:
+            job: The job.
+            verb: `set`, `undo`, `pause`, `resume`, `resize`, `checkpoint` or `stop`.
+            key: An idempotency key: a repeated request with the same key acts once.
+            **facts: Further fields of `POST /api/jobs/{job}/commands`, such as `values`, `at`,
+                `reason`, `guard` and `wait`.
+        """
         asked = {"verb": verb, **_given(**facts)}
         return self._one("POST", f"/api/jobs/{_part(job)}/commands", json=asked, key=key)
 
     def set(self, job: str, values: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-        """Change knobs of a running job, all at one step."""
+        """Change knobs of a running job on all ranks at one step; `facts` are as in `command`."""
         return self.command(job, "set", values=dict(values), **facts)
 
     def commands(self, job: str) -> Iterator[dict[str, Any]]:
@@ -192,13 +237,13 @@ class Client:
         return self._pages(f"/api/jobs/{_part(job)}/commands")
 
     def checkpoints(self, job: str) -> Iterator[dict[str, Any]]:
-        """Yield the checkpoints of a job, newest first, also those that came to nothing."""
+        """Yield the checkpoints of a job, newest first, including failed ones."""
         return self._pages(f"/api/jobs/{_part(job)}/checkpoints")
 
     def remove_checkpoint(
         self, job: str, step: int, force: bool = False, reason: str = ""
     ) -> dict[str, Any]:
-        """Delete the checkpoint of a step; one that the job needs only by force."""
+        """Remove the checkpoint of a step. With `force`, even the newest one is removed."""
         asked = _given(force=True if force else None, reason=reason or None)
         return self._one("DELETE", f"/api/jobs/{_part(job)}/checkpoints/{step}", params=asked)
 
@@ -207,7 +252,7 @@ class Client:
         return self._pages(f"/api/jobs/{_part(job)}/events")
 
     def newest(self, job: str, limit: int) -> list[dict[str, Any]]:
-        """Return the last events of a job, by time."""
+        """Return the last events of a job, in order of time."""
         path, params = f"/api/jobs/{_part(job)}/events", {"limit": min(limit, _MOST)}
         found: list[dict[str, Any]] = self._one("GET", path, params=params)["items"]
         return found
@@ -217,15 +262,21 @@ class Client:
         return list(self._pages(f"/api/jobs/{_part(job)}/knobs"))
 
     def metrics(self, job: str, **filters: Any) -> dict[str, Any]:
-        """Return curves of a job."""
+        """Return curves of a job; `filters` are the parameters of `GET /api/jobs/{job}/metrics`."""
         return self._one("GET", f"/api/jobs/{_part(job)}/metrics", params=_given(**filters))
 
     def logs(self, job: str, **filters: Any) -> Iterator[dict[str, Any]]:
-        """Yield the lines that a job has written so far: `rank`, `level`, `regex`, `since`, ..."""
+        """Yield the lines that a job has written so far.
+
+        Args:
+            job: The job.
+            **filters: Parameters of `GET /api/jobs/{job}/logs`, such as `rank`, `level`, `regex`
+                and `since`.
+        """
         return self._pages(f"/api/jobs/{_part(job)}/logs", filters)
 
     def follow(self, job: str, **filters: Any) -> Iterator[dict[str, Any]]:
-        """Yield the lines of a job as it writes them, until it is over."""
+        """Yield the lines of a job as it writes them, until it has ended."""
         path, params = f"/api/jobs/{_part(job)}/logs", {"limit": _PAGE, **_given(**filters)}
         while True:
             page = self._one("GET", path, params=params)
@@ -243,32 +294,32 @@ class Client:
         return self._pages("/api/experiments", filters)
 
     def experiment(self, run: str) -> dict[str, Any]:
-        """Return one run with all that is known of it."""
+        """Return one run: config, results, source, environment."""
         return self._one("GET", f"/api/experiments/{_part(run)}")
 
     def compare(self, runs: Sequence[str]) -> dict[str, Any]:
-        """Return runs side by side."""
+        """Compare runs: one row per value, one column per run."""
         return self._one("POST", "/api/experiments/compare", json={"runs": list(runs)})
 
     def queue(self) -> list[dict[str, Any]]:
-        """Return what waits, and why."""
+        """Return the waiting jobs and the reason of each."""
         return list(self._pages("/api/cluster/queue"))
 
     def devices(self) -> dict[str, Any]:
-        """Return every device, and who uses it."""
+        """Return every device, its state and the ranks that use it."""
         return self._one("GET", "/api/devices")
 
     def device_event(self, device: str, state: str, **facts: Any) -> dict[str, Any]:
-        """Report an event of a device."""
+        """Report the state of a device: `healthy`, `draining` or `failed`."""
         event = {"state": state, **_given(**facts)}
         return self._one("POST", f"/api/devices/{quote(device)}/events", json=event)
 
     def stacks(self, job: str) -> dict[str, Any]:
-        """Return what every rank of a job is doing."""
+        """Return the stacks of every rank of a job, and which rank blocks the others."""
         return self._one("GET", f"/api/jobs/{_part(job)}/stacks")
 
     def authority(self) -> str:
-        """Return the certificate that this client believes; nothing where TLS is not pinned."""
+        """Return the certificate authority that this client trusts; empty if none is pinned."""
         if not self._authority and self._fingerprint and self.url.startswith("https:"):
             found = trust.fetch(self.url)
             self._authority = trust.checked(self.url, found, self._fingerprint)
@@ -331,13 +382,15 @@ def address(url: str) -> str:
         parts = urlsplit(url.strip())
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise BadUrl(url, "is no address") from None
+        raise BadUrl(url, "is not an address") from None
     if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
-        raise BadUrl(url, "is no address")
+        raise BadUrl(url, "is not an address")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise BadUrl(url, "has more than host and port")
     if parts.scheme == "http" and host not in LOOPBACK_NAMES:
-        raise BadUrl(url, "is not this host and not encrypted: a token sent there can be read")
+        raise BadUrl(
+            url, "is not this host and not encrypted: others could read a token sent there"
+        )
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
@@ -355,7 +408,7 @@ def _problem(answer: "httpx.Response") -> Exception:
 def _reason(error: Exception) -> str:
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "its certificate is not of the authority that was pinned; `loom login` again"
+        return "its certificate is not from the pinned authority; run `loom login` again"
     return text or type(error).__name__
 
 

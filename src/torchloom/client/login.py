@@ -23,7 +23,7 @@ class LoginUnusable(Failure):
     code = "login_unusable"
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"cannot use {path}: {why}; `loom login URL` writes it anew")
+        super().__init__(f"cannot use {path}: {why}; `loom login URL` writes it again")
 
 
 class SecretShown(UserError):
@@ -157,5 +157,5 @@ def _code_or_token(url: str, secret: str) -> str:
             raise UserError("nothing was given; paste a link or a token")
         return secret
     if urlsplit(link).netloc.lower() != urlsplit(url).netloc:
-        raise BadUrl(link, f"is a link of another plane than {url}")
+        raise BadUrl(link, f"is a link to another plane, not to {url}")
     return code

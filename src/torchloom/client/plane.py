@@ -1,4 +1,4 @@
-"""Find, start, ask and watch the plane of this user on this host, over its unix sockets.
+"""Find, start and ask the plane of this user on this host, over its unix sockets.
 
 Everything here blocks, needs the standard library alone and is imported in a few milliseconds.
 """
@@ -69,7 +69,8 @@ def _words(options: Mapping[str, Any]) -> Sequence[str]:
     return [*flags, *values]
 
 
-def _environment() -> dict[str, str]:
+def plane_environment() -> dict[str, str]:
+    """Return the environment that a plane is started with."""
     env = {k: v for k, v in settings.environment().items() if k not in _NOT_THE_PLANES}
     return env | {_AGENT_VARIABLE: "plane"}
 
@@ -84,7 +85,7 @@ def _spawn(words: Sequence[str], report: int | None) -> None:
         (os.POSIX_SPAWN_DUP2, 2 if report is None else report, 1),
     ]
     argv = [_SHELL, "-c", _APART, "loom-plane", *words]
-    pid = os.posix_spawn(_SHELL, argv, _environment(), file_actions=actions)
+    pid = os.posix_spawn(_SHELL, argv, plane_environment(), file_actions=actions)
     os.waitpid(pid, 0)
 
 
@@ -125,7 +126,7 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
                 return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise PlaneNotStarted(f"another plane does not come up: {error}") from error
+                raise PlaneNotStarted(f"another plane does not start: {error}") from error
         time.sleep(_START_LOOK)
 
 
@@ -238,21 +239,6 @@ def _answer_in_time(
 
 def _why(error: PlaneLost) -> str:
     return str(error).partition(";")[0]
-
-
-def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
-    """Ask the weaver for what happens and yield it, event by event, until it ends the stream."""
-    with _weaver(None) as channel:
-        try:
-            send_message(channel, question(name, facts))
-            while (reply := receive_message(channel)) is not None:
-                if "event" not in reply:
-                    unpacked(reply)
-                    return
-                yield reply["event"]
-        except (OSError, ValueError) as error:
-            raise PlaneLost(f"the plane went away: {error}") from error
-    raise PlaneLost("the plane went away")
 
 
 def leave(timeout: float = PATIENCE) -> bool:

@@ -22,8 +22,8 @@ class BadFingerprint(UserError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{shorten(text)!r} is no fingerprint; it is 64 hexadecimal digits, "
-            "which `loom tokens link USER` shows beside the link"
+            f"{shorten(text)!r} is not a fingerprint; a fingerprint is 64 hexadecimal digits, "
+            "which `loom tokens link USER` shows next to the link"
         )
 
 
@@ -35,7 +35,7 @@ class OtherFingerprint(Failure):
     def __init__(self, url: str, expected: str, found: str) -> None:
         super().__init__(
             f"{url} shows the fingerprint {found}, not {expected}: another server answers there, "
-            "or the plane has a new authority; ask its admin, then `loom login` again"
+            "or the plane has a new authority; ask its admin, then run `loom login` again"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from torchloom.doctor import cluster, folders, host, leftovers, software
+from torchloom.doctor import cluster, folders, host, leftovers, software, variables
 from torchloom.doctor.findings import Check, CheckFinding, CheckState, HostPlace
 
 CHECKS: tuple[tuple[str, Check], ...] = (
@@ -22,6 +22,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("sizes", folders.sizes),
     ("limits", host.limits),
     ("clock", host.clock),
+    ("variables", variables.misspelt),
     ("leftovers", leftovers.left),
 )
 SLOW: tuple[tuple[str, Check], ...] = (("backends", software.backends),)  # imports torch: seconds

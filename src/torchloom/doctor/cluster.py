@@ -150,7 +150,7 @@ def hostfile(place: HostPlace) -> Iterator[CheckFinding]:
         world = world_of(place)
         hosts = world.hosts if world and world.flavour != "plain" else ()
         if not hosts:
-            yield ok("hosts", "no host file; this host alone")
+            yield ok("hosts", "no host file; only this host")
             return
     else:
         try:
@@ -186,6 +186,6 @@ def _resolves(hosts: Sequence[str]) -> CheckFinding:
     lost = [host for host in hosts[:_MANY] if not known.get(host)]
     if lost:
         shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
-        remedy = "mend the host file, or /etc/hosts and DNS here"
+        remedy = "fix the host file, or /etc/hosts and DNS here"
         return problem("hosts", f"no address for {shown}", remedy)
     return ok("hosts", f"{len(hosts)} hosts, all with an address")

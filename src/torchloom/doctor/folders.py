@@ -194,9 +194,7 @@ def logs(place: HostPlace) -> Iterator[CheckFinding]:
     mount = _mount(place, place.logs)
     if mount and mount.is_network:
         text = f"{place.logs} is on {mount.kind}, a network file system"
-        yield note(
-            "logs", text, "many ranks that print much are slow there; a local log_dir is not"
-        )
+        yield note("logs", text, "logs of many ranks are slow there; a local log_dir is faster")
     else:
         yield ok("logs", f"{place.logs}{_on(mount)}")
 

@@ -59,7 +59,9 @@ def clock(place: HostPlace) -> Iterator[CheckFinding]:
         text = f"{skew:+.1f} s against the file server of {place.home}"
         yield problem("clock", text, "start chrony or ntpd here; records are ordered by time")
     elif _is_synchronised() is False and _has_peers(place):
-        yield note("clock", "not kept in step with others", "start chrony or ntpd on every host")
+        yield note(
+            "clock", "not synchronized with other hosts", "start chrony or ntpd on every host"
+        )
     else:
         yield ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
@@ -128,7 +130,7 @@ def _nvidia(place: HostPlace, count: int) -> CheckFinding:
     try:
         lines = place.ask(_QUERY, _PATIENCE).strip().splitlines()
     except (OSError, SubprocessError) as error:
-        remedy = "mend the driver: `nvidia-smi` must answer; often a reboot after an update"
+        remedy = "fix the driver: `nvidia-smi` must answer; often a reboot after an update"
         return problem(NAME, f"{count} NVIDIA, nvidia-smi: {why(error)}", remedy)
     names = [line.split(", ") for line in lines]
     kinds = ", ".join(sorted({" ".join(words[:2]).removeprefix("NVIDIA ") for words in names}))

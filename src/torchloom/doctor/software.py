@@ -45,7 +45,7 @@ def _look(place: HostPlace, name: str) -> CheckFinding:
     try:
         version = place.ask([name, "--version"], _PATIENCE)
     except (OSError, SubprocessError) as error:
-        remedy = "mend it, take it off PATH, or launch with --launcher ssh"
+        remedy = "fix it, take it off PATH, or launch with --launcher ssh"
         return note("mpi", f"{name} --version: {why(error)}", remedy)
     first = next(iter(version.strip().splitlines()), "").strip()
     whose = _WHOSE[mpiexec_kind(version)]
@@ -99,7 +99,7 @@ def torch(place: HostPlace) -> Iterator[CheckFinding]:
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:  # a build on PYTHONPATH
-        yield ok("torch", "there, without a version")
+        yield ok("torch", "installed, without a version")
         return
     if _numbers(version) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))

@@ -49,7 +49,7 @@ class NotAnEnvironment(UserError):
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
-            f"{shorten(str(path))} is no Python environment: {why}; "
+            f"{shorten(str(path))} is not a Python environment: {why}; "
             "name a venv or conda folder, such as .venv or $CONDA_PREFIX"
         )
 
@@ -75,7 +75,7 @@ def find_prefix(path: Path) -> Prefix:
         raise NotAnEnvironment(path, "neither pyvenv.cfg nor conda-meta is in it")
     python = path / "bin/python"
     if not python.exists():
-        raise NotAnEnvironment(path, "its bin/python is missing or leads nowhere")
+        raise NotAnEnvironment(path, "its bin/python is missing or a broken link")
     target = python.resolve()
     base = "" if target.is_relative_to(path.resolve()) else str(target)
     return Prefix(path, "venv", _own_name(path), base)
@@ -187,7 +187,7 @@ def pack(prefix: Prefix, out: Path, tell: Tell = lambda done, total: None) -> Pa
         partial.replace(out)
     except OSError as error:
         where = error.filename or out
-        raise Failure(f"cannot pack: {where}: {error.strerror or error}; mend it first") from error
+        raise Failure(f"cannot pack: {where}: {error.strerror or error}; fix that first") from error
     finally:
         partial.unlink(missing_ok=True)
     return PackedEnv(out, digest.sha.hexdigest(), digest.size, packer.files, packer.notes())

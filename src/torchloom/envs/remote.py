@@ -35,11 +35,11 @@ RECEIVE = (
     _NAMES + _MINE + 'if [ -O "$d" ] && [ "$(cat "$d/.loom-hash" 2>/dev/null)" = "$h" ]; then '
     "echo present; exit 0; fi; "
     'if [ -e "$d" ]; then [ -O "$d" ] && [ -e "$d/.loom-env.json" ] || '
-    'fail "$d is there and no environment of yours: choose another --dest"; fi; '
+    'fail "$d exists and is not an environment of yours: choose another --dest"; fi; '
     'p=$f.$$.part; trap "rm -f \\"$p\\"" EXIT; '
     'cat > "$p" || exit 3; if command -v sha256sum >/dev/null; then s=$(sha256sum < "$p"); '
     'else s=$(shasum -a 256 < "$p"); fi; '
-    '[ "${s%% *}" = "$h" ] || fail "what arrived is not what was sent: another hash"; '
+    '[ "${s%% *}" = "$h" ] || fail "the received file differs from the one that was sent"; '
     'mv "$p" "$f.tar" || exit 3; echo have'
 )
 SERVE = 'd=$1; t=$2; case $d in "~/"*) d=$HOME/${d#??};; esac; shift 2; ' + (

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +12,12 @@ from torchloom.history.series import MetricSeries, thinned
 
 WIDE, TALL = 2, 4  # dots of a cell
 _BLANK = 0x2800
+_MARK = "·"
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column
-COLOURS = 6  # that differ visibly
 ENDINGS = (".png", ".svg", ".pdf")
 _LEAST_ROWS = 7  # of a panel, its title and axis included
 _SAMPLE, _GAP = "⠒⠒", "   "  # of a line in the legend, and what is between two
+_NAMED = 3  # generations in a legend; of more there is the number
 _FAR = 1e300
 _FRAME = 4  # rows of a panel that are no curve: title, axis, its numbers, legend
 
@@ -64,10 +66,10 @@ def _round_up(step: float) -> float:
     return next(scale * times for times in (1, 2, 5, 10) if scale * times >= step * (1 - 1e-9))
 
 
-Paint = Callable[[str, int], str]  # text and the number of its colour
+Paint = Callable[[str, int, bool], str]  # text, the number of its colour, whether it is dim
 
 
-def unpainted(text: str, colour: int) -> str:
+def unpainted(text: str, colour: int, dim: bool = False) -> str:
     """Return text as it is, for pipes and for people who want no colours."""
     return text
 
@@ -79,6 +81,7 @@ class Canvas:
         self.width, self.height = columns * WIDE, rows * TALL
         self._cells = [[0] * columns for _ in range(rows)]
         self._colours = [[0] * columns for _ in range(rows)]
+        self._marks: dict[tuple[int, int], int] = {}  # colours by row and column
 
     def dot(self, x: int, y: int, colour: int = 0) -> None:
         """Set one dot; what is off the sheet is not seen."""
@@ -89,6 +92,11 @@ class Canvas:
         self._cells[row][column] |= _BITS[down % TALL][x % WIDE]
         self._colours[row][column] = colour
 
+    def mark(self, x: int, y: int, colour: int = 0) -> None:
+        """Set a dim point of a cell's size; it is seen where there is no dot."""
+        if 0 <= x < self.width and 0 <= y < self.height:
+            self._marks[(self.height - 1 - y) // TALL, x // WIDE] = colour
+
     def line(self, begin: tuple[int, int], end: tuple[int, int], colour: int = 0) -> None:
         """Set the dots from one to another."""
         (x, y), (across, up) = begin, (end[0] - begin[0], end[1] - begin[1])
@@ -98,27 +106,27 @@ class Canvas:
 
     def lines(self, paint: Paint = unpainted) -> list[str]:
         """Return the sheet as text, top first; spaces where nothing is drawn."""
-        return [
-            _painted(cells, colours, paint)
-            for cells, colours in zip(self._cells, self._colours, strict=True)
-        ]
+        return [self._line(row, paint) for row in range(len(self._cells))]
 
+    def _line(self, row: int, paint: Paint) -> str:
+        """Return a row, each stretch of one look painted at once."""
+        looks = [self._look(row, column) for column in range(len(self._cells[row]))]
+        parts: list[str] = []
+        for look, run in groupby(enumerate(looks), key=lambda one: one[1]):
+            cells = [self._cells[row][column] for column, _ in run]
+            if look is None:
+                parts.append(" " * len(cells))
+                continue
+            text = "".join(chr(_BLANK + bits) if bits else _MARK for bits in cells)
+            parts.append(paint(text, *look))
+        return "".join(parts)
 
-def _painted(cells: list[int], colours: list[int], paint: Paint) -> str:
-    """Return a row, each stretch of one colour painted at once."""
-    parts: list[str] = []
-    begin = 0
-    for column in range(1, len(cells) + 1):
-        is_end = column == len(cells)
-        if is_end or _look(cells, colours, column) != _look(cells, colours, begin):
-            text = "".join(chr(_BLANK + bits) if bits else " " for bits in cells[begin:column])
-            parts.append(paint(text, colours[begin]) if text.strip() else text)
-            begin = column
-    return "".join(parts)
-
-
-def _look(cells: list[int], colours: list[int], column: int) -> int | None:
-    return colours[column] if cells[column] else None
+    def _look(self, row: int, column: int) -> tuple[int, bool] | None:
+        """Return the colour of a cell, and whether it is dim; nothing where it is empty."""
+        if self._cells[row][column]:
+            return self._colours[row][column], False
+        colour = self._marks.get((row, column))
+        return None if colour is None else (colour, True)
 
 
 By = Literal["step", "time"]
@@ -177,11 +185,14 @@ def to_file(shown: Sequence[Panel], path: Path, by: By = "step", title: str = ""
     figure.suptitle(title)
     for axes, panel in zip(figure.subplots(len(shown), squeeze=False)[:, 0], shown, strict=True):
         for curve in panel.curves:
-            xs = curve.steps if by == "step" else curve.seconds()
-            axes.plot(xs, curve.values, label=_label(curve), linewidth=1.2)
+            (line,) = axes.plot(_xs(curve, by), curve.values, label=_label(curve), linewidth=1.2)
+            look = {"color": line.get_color(), "linestyle": "--", "linewidth": 1, "alpha": 0.45}
+            for number, older in enumerate(curve.replaced):
+                label = "" if number else f"{_label(curve)}, replaced: {_generations(curve)}"
+                axes.plot(_xs(older, by, curve), older.values, label=label or None, **look)
         axes.set_ylabel(panel.title)
         axes.grid(alpha=0.3)
-        if len(panel.curves) > 1:
+        if len(axes.lines) > 1:
             axes.legend(frameon=False)
     axes.set_xlabel("step" if by == "step" else "seconds")
     try:
@@ -191,28 +202,39 @@ def to_file(shown: Sequence[Panel], path: Path, by: By = "step", title: str = ""
 
 
 def _panel(panel: Panel, columns: int, rows: int, by: By, paint: Paint) -> list[str]:
-    dots = [
-        [(x, y) for x, y in zip(_xs(thin, by), thin.values, strict=True)]
-        for thin in (thinned(curve, 4 * columns) for curve in panel.curves)
+    dots = [_dots(curve, by, columns, curve) for curve in panel.curves]
+    marks = [
+        [dot for older in curve.replaced for dot in _dots(older, by, columns, curve)]
+        for curve in panel.curves
     ]
-    finite = [(x, y) for curve in dots for x, y in curve if _has_place(y)]
+    finite = [(x, y) for curve in (*dots, *marks) for x, y in curve if _has_place(y)]
     if not finite:
         return [panel.title, "  no point is a number", ""]
     low, high = _range([y for _, y in finite])
     left, right = min(x for x, _ in finite), max(x for x, _ in finite)
-    marks = {_row(y, low, high, rows - _FRAME): short(y) for y in ticks(low, high, rows // 3 + 1)}
-    margin = max(map(len, marks.values()))
+    names = {_row(y, low, high, rows - _FRAME): short(y) for y in ticks(low, high, rows // 3 + 1)}
+    margin = max(map(len, names.values()))
     canvas = Canvas(columns - margin - 2, rows - _FRAME)
-    for colour, curve in enumerate(dots):
+    for colour, (curve, older) in enumerate(zip(dots, marks, strict=True)):
         _draw(canvas, curve, (left, right), (low, high), colour)
+        for dot in (dot for dot in older if _has_place(dot[1])):
+            canvas.mark(*_place(canvas, dot, (left, right), (low, high)), colour)
     body = [
-        f"{marks.get(row, ''):>{margin}} {'┤' if row in marks else '│'}{line}".rstrip()
+        f"{names.get(row, ''):>{margin}} {'┤' if row in names else '│'}{line}".rstrip()
         for row, line in enumerate(canvas.lines(paint))
     ]
     width = columns - margin - 2
     axis = [" " * (margin + 1) + line for line in _axis(left, right, width, by)]
     title = f"{'':>{margin}} {panel.title} by {by}"[:columns]
     return [title, *body, *axis, _legend(panel, margin, columns, paint)]
+
+
+def _dots(
+    curve: MetricSeries, by: By, columns: int, beside: MetricSeries
+) -> list[tuple[float, float]]:
+    """Return where a curve is, in about as many points as there are dots across."""
+    thin = thinned(curve, 4 * columns)
+    return list(zip(_xs(thin, by, beside), thin.values, strict=True))
 
 
 def _draw(
@@ -228,9 +250,15 @@ def _draw(
         if not _has_place(y):
             before = None
             continue
-        dot = _scaled(x, across, canvas.width), _scaled(y, up, canvas.height)
+        dot = _place(canvas, (x, y), across, up)
         canvas.line(before or dot, dot, colour)
         before = dot
+
+
+def _place(
+    canvas: Canvas, point: tuple[float, float], across: tuple[float, float], up: tuple[float, float]
+) -> tuple[int, int]:
+    return _scaled(point[0], across, canvas.width), _scaled(point[1], up, canvas.height)
 
 
 def _scaled(value: float, limits: tuple[float, float], dots: int) -> int:
@@ -274,17 +302,29 @@ def _legend(panel: Panel, margin: int, columns: int, paint: Paint) -> str:
     """Return which colour is which curve, and where it ended; those that do not fit are dots."""
     line, used = " " * (margin + 2), margin + 2
     for colour, curve in enumerate(panel.curves):
-        words = f" {_label(curve)} {short(curve.values[-1])}"
-        if used + len(_SAMPLE + words) + len(_GAP) >= columns:
-            return f"{line}…"
-        line += paint(_SAMPLE, colour) + words + _GAP
-        used += len(_SAMPLE + words + _GAP)
+        entries = [(_SAMPLE, f" {_label(curve)} {short(curve.values[-1])}", False)]
+        if curve.replaced:
+            entries.append((_MARK * 2, f" replaced: {_generations(curve)}", True))
+        for sample, words, dim in entries:
+            if used + len(sample + words) + len(_GAP) >= columns:
+                return f"{line}…"
+            line += paint(sample, colour, dim) + words + _GAP
+            used += len(sample + words + _GAP)
     return line.rstrip()
+
+
+def _generations(curve: MetricSeries) -> str:
+    """Return the generations that were replaced: `generation 1`, `generations 1, 2`."""
+    numbers = [str(one.generation) for one in curve.replaced]
+    if len(numbers) > _NAMED:
+        return f"{len(numbers)} generations"
+    return f"generation{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 def _label(curve: MetricSeries) -> str:
     return curve.run or f"rank {curve.rank}"
 
 
-def _xs(curve: MetricSeries, by: By) -> Sequence[float]:
-    return curve.steps if by == "step" else curve.seconds()
+def _xs(curve: MetricSeries, by: By, beside: MetricSeries | None = None) -> Sequence[float]:
+    """Return where points are across; seconds count from the start of the curve beside them."""
+    return curve.steps if by == "step" else curve.seconds((beside or curve).start())

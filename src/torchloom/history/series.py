@@ -8,7 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """One metric of one rank: where, when and what, equally long."""
+    """One metric of one rank: where, when and what, equally long.
+
+    `replaced` has what earlier generations reported of steps that were repeated, a series for each.
+    """
 
     name: str
     steps: tuple[int, ...]
@@ -16,6 +19,8 @@ class MetricSeries:
     values: tuple[float, ...]
     rank: int = 0
     run: str = ""
+    generation: int | None = None
+    replaced: "tuple[MetricSeries, ...]" = ()
 
     def __post_init__(self) -> None:
         if not len(self.steps) == len(self.times) == len(self.values):
@@ -39,17 +44,21 @@ class MetricSeries:
 
         With `ends` each is its last value alone, as is fit for an average.
         """
-        names = ("step_first", "step_last", "min", "max", "last", "time")
-        rows: list[tuple[int, float, float]] = []
-        for first, step, low, high, value, time in zip(*(buckets[n] for n in names), strict=True):
-            if first < step and not ends and low <= high:  # not where nothing is a number
-                rows += [(first, time, low), ((first + step) // 2, time, high)]
-            rows.append((step, time, value))
-        return cls.of(buckets["name"], rows, buckets["rank"])
+        name, rank = buckets["name"], buckets["rank"]
+        older = tuple(
+            replace(cls.of(name, _rows(one, ends), rank), generation=one["generation"])
+            for one in buckets.get("replaced") or ()
+        )
+        return replace(cls.of(name, _rows(buckets, ends), rank), replaced=older)
 
-    def seconds(self) -> tuple[float, ...]:
-        """Return when each point was, from the first on."""
-        return tuple(time - self.times[0] for time in self.times)
+    def start(self) -> float:
+        """Return the time of the first point, or of the first that was replaced."""
+        return min(one.times[0] for one in (self, *self.replaced))
+
+    def seconds(self, start: float | None = None) -> tuple[float, ...]:
+        """Return when each point was: since a time, or from the start on."""
+        begin = self.start() if start is None else start
+        return tuple(time - begin for time in self.times)
 
     def smoothed(self, weight: float) -> "MetricSeries":
         """Return the curve as a moving average that forgets: 0 is the curve itself, 0.99 is flat.
@@ -57,7 +66,17 @@ class MetricSeries:
         The start is not biased towards zero. What is not finite stays where it is and counts for
         nothing.
         """
-        return replace(self, values=tuple(_averages(self.values, weight)))
+        older = tuple(one.smoothed(weight) for one in self.replaced)
+        return replace(self, values=tuple(_averages(self.values, weight)), replaced=older)
+
+
+def _rows(buckets: Mapping[str, Any], ends: bool) -> Iterator[tuple[int, float, float]]:
+    names = ("step_first", "step_last", "min", "max", "last", "time")
+    for first, step, low, high, value, time in zip(*(buckets[n] for n in names), strict=True):
+        if first < step and not ends and low <= high:  # not where nothing is a number
+            yield first, time, low
+            yield (first + step) // 2, time, high
+        yield step, time, value
 
 
 def thinned(series: MetricSeries, most: int) -> MetricSeries:

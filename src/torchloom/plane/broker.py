@@ -20,7 +20,9 @@ class NoBroker(Failure):
     code = "no_broker"
 
     def __init__(self, address: NatsAddress, verdict: NatsOwner, remedy: str) -> None:
-        super().__init__(f"no NATS of ours at {address.url}: {verdict.value}; {remedy}")
+        super().__init__(
+            f"no NATS server of this plane at {address.url}: {verdict.value}; {remedy}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,14 @@ def find(options: PlaneOptions, keys: Credentials, env: Mapping[str, str]) -> Br
     if verdict is NatsOwner.OURS:
         return Broker(address, embedded=False, authority=authority)
     if options.only == WEAVER:
-        raise NoBroker(address, verdict, "`loom up` brings its own")
+        raise NoBroker(address, verdict, "`loom up` starts its own")
     if verdict is NatsOwner.NONE and address.chosen:
         return _where_chosen(address)
     free = NatsAddress(LOOPBACK, nats_server.free_port(LOOPBACK))
     if verdict is NatsOwner.NONE:
         return Broker(free, embedded=True)
-    note = f"the NATS at {address.url} is left alone ({verdict.value}); ours is at {free.url}"
+    left = f"the NATS server at {address.url} is not used ({verdict.value})"
+    note = f"{left}; this plane's is at {free.url}"
     return Broker(free, embedded=True, note=note)
 
 

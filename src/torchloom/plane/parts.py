@@ -185,7 +185,8 @@ _FOR_JOBS = frozenset(
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RES_OPTIONS"),
         *("HF_HOME", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"),
         *("LOOM_HOME", "LOOM_PLANE", "LOOM_PLANE_IDLE", "LOOM_WARM", "LOOM_WARM_IDLE"),
-        *("LOOM_ATTACH", "LOOM_CHECKPOINTS", "LOOM_HANG", "LOOM_HANG_LIMIT", "LOOM_DEVICES"),
+        *("LOOM_ATTACH", "LOOM_ATTACH_SKIP", "LOOM_HANG", "LOOM_HANG_LIMIT"),
+        *("LOOM_CHECKPOINTS", "LOOM_DEVICES"),
         *("LOOM_DIGESTS", "LOOM_LEDGER", "LOOM_MODULES", "LOOM_SSH", "LOOM_TORCHRUN"),
         *("LOOM_DEADLINE", "LOOM_CHECKPOINT_MARGIN", "LOOMCONFIG", "TORCHXCONFIG"),
     )
@@ -351,7 +352,7 @@ class HttpServerPart:
         if child is None or self.answered or child.ends < MOST_ENDS:
             return ""
         words = child.part.last_log_line() or child.how
-        return f"the HTTP server does not come up: {words}; see {child.part.log}"
+        return f"the HTTP server did not start: {words}; see {child.part.log}"
 
 
 def job_environment(

@@ -166,7 +166,7 @@ class NotUp(Failure):
     def __init__(self, child: PartProcess) -> None:
         part = child.part
         words = part.last_log_line() or child.how or "it does not answer"
-        super().__init__(f"the plane's {part.name} does not come up: {words}; see {part.log}")
+        super().__init__(f"the plane's {part.name} did not start: {words}; see {part.log}")
 
 
 class Plane:
@@ -298,7 +298,7 @@ class Plane:
         except OSError:
             is_there = False
         if not is_there and not self._leaving:
-            _log.warning("%s was removed; the plane starts anew", self._folder)
+            _log.warning("%s was removed; the plane starts again", self._folder)
             self.is_homeless = self._leaving = True
 
     def _check_up(self) -> None:

@@ -65,7 +65,18 @@ def _config_variable(tracker: str) -> str:
 
 
 class Runner:
-    """Schedulers by name behind one interface. Closing it ends no app."""
+    """Submits apps to any scheduler, and watches, reads and ends them. `get_runner()` makes one.
+
+    An app is named by its handle, `SCHEDULER://SESSION/APP_ID`. Closing a runner, by `close` or a
+    `with` block, ends no app.
+
+    Args:
+        name: The session name in the handles of its apps.
+        scheduler_factories: Schedulers by name; default: the installed ones.
+        component_defaults: Default arguments of components, by component; default: those of the
+            config files.
+        scheduler_params: Keyword arguments for each scheduler.
+    """
 
     def __init__(
         self,
@@ -92,12 +103,13 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Close the schedulers that were used; apps run on."""
+        """Close the schedulers that were used; apps keep running."""
         for scheduler in self._schedulers.values():
             scheduler.close()
         self._schedulers.clear()
 
     def name(self) -> str:
+        """Return the session name."""
         return self._name
 
     def run_component(
@@ -109,7 +121,22 @@ class Runner:
         workspace: str | Workspace | None = None,
         parent_run_id: str | None = None,
     ) -> AppHandle:
-        """Build an app from a component and submit it."""
+        """Build an app from a component and submit it.
+
+        Args:
+            component: A name such as `dist.ddp`, or `FILE.py:FUNCTION`.
+            component_args: Arguments of the component: words of a command line, or a mapping.
+            scheduler: The scheduler, such as `local` or `slurm`.
+            cfg: Options of the scheduler.
+            workspace: A folder; the app runs in a copy of it.
+            parent_run_id: The run that this one belongs to, for trackers.
+
+        Returns:
+            The handle of the app.
+
+        Raises:
+            UserError: The component, its arguments, the scheduler or an option is not usable.
+        """
         info = self.dryrun_component(
             component, component_args, scheduler, cfg, workspace, parent_run_id
         )
@@ -124,12 +151,12 @@ class Runner:
         workspace: str | Workspace | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Build an app from a component and return what would be submitted."""
+        """Build an app from a component and return what `run_component` would submit."""
         app = self.build(component, component_args)
         return self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
 
     def build(self, component: str, component_args: Sequence[str] | Mapping[str, Any]) -> AppDef:
-        """Return the app a component makes of these arguments and the config files' defaults."""
+        """Return the app that a component makes of arguments and the config files' defaults."""
         from torchloom.components.finder import get_component
         from torchloom.specs.builders import materialize_appdef
 
@@ -173,7 +200,10 @@ class Runner:
         *,
         dryrun: bool = False,
     ) -> AppHandle | AppDryRunInfo[Any]:
-        """Submit an app; with `dryrun`, return what would be submitted."""
+        """Submit an app and return its handle; with `dryrun`, return what would be submitted.
+
+        The arguments are those of `run_component`.
+        """
         info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
         return info if dryrun else self.schedule(info)
 
@@ -185,7 +215,13 @@ class Runner:
         workspace: str | Workspace | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Return what would be submitted; the app given stays as it is."""
+        """Return the request that would be submitted. Prints as the engine's own script or command.
+
+        The app is not changed.
+
+        Raises:
+            UserError: The app, the scheduler or an option is not valid.
+        """
         from torchloom.launch.agent.rank_environment import check_variables
 
         backend = self.scheduler(scheduler)
@@ -202,16 +238,17 @@ class Runner:
         return backend.submit_dryrun(app, options)
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
-        """Submit what a dry run returned."""
+        """Submit the request of a dry run and return the handle of the app."""
         name = str(dryrun_info._scheduler)
         app_id = self.scheduler(name).schedule(dryrun_info)
         return make_app_handle(name, self._name, app_id)
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """Return the options of a scheduler."""
         return self.scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
-        """Read `key=value,..` literals as a scheduler's run options."""
+        """Parse `key=value,..` literals as options of a scheduler."""
         options = self.scheduler_run_opts(scheduler)
         cfg: dict[str, CfgVal] = {}
         for literal in cfg_literal:
@@ -219,10 +256,11 @@ class Runner:
         return cfg
 
     def scheduler_backends(self) -> list[str]:
+        """Return the names of the installed schedulers."""
         return list(get_scheduler_factories() if self._factories is None else self._factories)
 
     def status(self, app_handle: AppHandle) -> "AppStatus | None":
-        """Return how an app is; nothing when its scheduler does not know it."""
+        """Return the status of an app; None if its scheduler does not know it."""
         scheduler, app_id = self._find(app_handle)
         found = scheduler.describe(app_id)
         if found is None:
@@ -241,9 +279,9 @@ class Runner:
     def wait(
         self, app_handle: AppHandle, wait_interval: float = WAIT_INTERVAL
     ) -> "AppStatus | None":
-        """Return an app's status when it is over.
+        """Wait until an app has ended and return its status; None if it is not known.
 
-        An engine that can wake us does; others are asked every `wait_interval` seconds.
+        A scheduler that cannot report the end is asked every `wait_interval` seconds.
         """
         scheduler, app_id = self._find(app_handle)
         while True:
@@ -255,12 +293,12 @@ class Runner:
             scheduler.wait(app_id, wait_interval)
 
     def cancel(self, app_handle: AppHandle) -> None:
-        """Ask an app to end; one that is over or unknown is left alone."""
+        """Cancel an app; one that has ended or is unknown is left alone."""
         scheduler, app_id = self._find(app_handle)
         scheduler.cancel(app_id)
 
     def delete(self, app_handle: AppHandle) -> None:
-        """Remove an app that is over from its scheduler's memory."""
+        """Remove an app that has ended, with its records, from its scheduler."""
         scheduler, app_id = self._find(app_handle)
         scheduler.delete(app_id)
 
@@ -269,7 +307,7 @@ class Runner:
         self.cancel(app_handle)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the app as far as its scheduler remembers it."""
+        """Return the app as far as its scheduler knows it; None if it does not."""
         scheduler, app_id = self._find(app_handle)
         found = scheduler.describe(app_id)
         return AppDef(app_id, found.roles, found.metadata) if found else None
@@ -285,7 +323,21 @@ class Runner:
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterator[str]:
-        """Yield the lines of one replica, with their newlines."""
+        """Yield the output lines of one replica, with their newlines.
+
+        Args:
+            app_handle: The handle of the app.
+            role_name: The role.
+            k: The number of the replica in its role.
+            regex: Only lines that match it.
+            since: Only lines from this time on, if the engine keeps times.
+            until: Only lines up to this time.
+            should_tail: Follow the output until the app has ended.
+            streams: stdout, stderr or both combined.
+
+        Raises:
+            UnknownAppException: The scheduler does not know the app.
+        """
         scheduler, app_id = self._find(app_handle)
         if not scheduler.exists(app_id):
             raise UnknownAppException(app_handle)
@@ -296,11 +348,15 @@ class Runner:
     def list(
         self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None
     ) -> list[ListAppResponse]:
-        """Return the apps a scheduler knows, newest first."""
+        """Return the apps that a scheduler knows, newest first."""
         return self.scheduler(scheduler).list(cfg)
 
     def scheduler(self, name: str) -> Scheduler[Any]:
-        """Return the scheduler of this name, made when first asked for."""
+        """Return the scheduler of a name.
+
+        Raises:
+            UnknownSchedulerException: No scheduler has this name.
+        """
         if name not in self._schedulers:
             find = get_scheduler_factory if self._factories is None else self._factories.get
             factory = find(name)
@@ -340,5 +396,19 @@ def get_runner(
     component_defaults: Mapping[str, Mapping[str, str]] | None = None,
     **scheduler_params: Any,
 ) -> Runner:
-    """Return a runner over every installed scheduler."""
+    """Return a runner with every installed scheduler.
+
+    Args:
+        name: The session name in the handles of its apps.
+        component_defaults: Default arguments of components, by component.
+        **scheduler_params: Keyword arguments for each scheduler.
+
+    Example:
+        >>> from torchloom.runner import get_runner
+        >>> with get_runner() as runner:
+        ...     handle = runner.run_component("utils.echo", ["--msg", "hi"], "local")
+        ...     status = runner.wait(handle)
+        >>> status.state.name
+        'SUCCEEDED'
+    """
     return Runner(name or SESSION, None, component_defaults, scheduler_params)

@@ -1,11 +1,10 @@
 """Config files, in TorchX's INI format: `.loomconfig` and `.torchxconfig`, project before home.
 
-The first file that has a key decides it. Sections: `[SCHEDULER]` run options, `[component:NAME]`
-argument defaults, `[cli:VERB]` defaults of a verb's flags, `[torchx:tracker]` and `[tracker:NAME]`.
+The first file that has a key decides it. `SECTIONS` and the names of the engines are its sections.
 """
 
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
     from configparser import ConfigParser
 
 FILE_NAMES = (".loomconfig", ".torchxconfig")
+SECTIONS: Mapping[str, str] = {
+    "component:NAME": "Defaults of the arguments of a component, for `loom run` and `loom plan`",
+    "cli:run": "For `loom run`: `scheduler`, `workspace`, `component` (if none is named)",
+    "torchx:tracker": "The trackers of a run: a key for each, without a value",
+    "tracker:NAME": "`config`: what the tracker of that name is given",
+}
 _NONE = "None"  # how the INI format writes Python's None
 
 
@@ -47,7 +52,8 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     if chosen is not None:
         if chosen and not Path(chosen).is_file():
             raise ConfigFileError(
-                f"LOOMCONFIG (or TORCHXCONFIG) names {chosen!r}, which is no file; mend or unset it"
+                f"LOOMCONFIG (or TORCHXCONFIG) names {chosen!r}, which is not a file;"
+                " fix or unset it"
             )
         return [chosen] if chosen else []
     paths = (Path(folder, name) for folder in dirs or default_dirs() for name in FILE_NAMES)

@@ -23,12 +23,14 @@ def findings() -> list[CheckFinding]:
         own, everywhere = _section(_home()), _section(None)
         found = limits()
     except BadRetention as error:
-        return [problem(SECTION, str(error), f"correct {_where(own)}; until then nothing goes")]
+        return [
+            problem(SECTION, str(error), f"correct {_where(own)}; until then nothing is removed")
+        ]
     except LoomError as error:
-        return [problem(SECTION, str(error), "until then nothing goes")]
+        return [problem(SECTION, str(error), "until then nothing is removed")]
     strangers = {file for _, _, file in everywhere} - {file for _, _, file in own}
     if strangers:
-        text = f"{min(strangers)} has [{SECTION}], which does not count there"
+        text = f"{min(strangers)} has [{SECTION}], which has no effect there"
         return [note(SECTION, text, f"move it to {Path.home() / config.FILE_NAMES[0]}")]
     return [ok(SECTION, in_words(found))]
 

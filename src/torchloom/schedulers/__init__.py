@@ -1,4 +1,4 @@
-"""Where an app can run: one module a backend, imported when it is asked for."""
+"""Where an app can run: one module a backend, imported when it is needed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ GROUP = "torchloom.schedulers"  # entry points of this group add to the built-in
 
 
 def get_default_scheduler_name() -> str:
-    """Return the engine that is used when none is named."""
+    """Return the scheduler that is used by default."""
     return DEFAULT
 
 
@@ -31,12 +31,12 @@ def engines(backends: Iterable[str]) -> list[str]:
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
-    """Return every engine by name; a built-in name cannot be taken away."""
+    """Return a factory of every scheduler, by name; plugins cannot replace built-in ones."""
     return {**_plugins(), **{name: _on_use(name, module) for name, module in BUILT_IN.items()}}
 
 
 def get_scheduler_factory(name: str) -> SchedulerFactory | None:
-    """Return one engine's factory; plugins are looked for only when it is not built in."""
+    """Return the factory of a scheduler, or None; plugins are searched if it is not built in."""
     if name in BUILT_IN:
         return _on_use(name, BUILT_IN[name])
     return _plugins().get(name)

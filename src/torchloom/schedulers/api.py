@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Stream(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
-    """Which output of a replica."""
+    """The output streams of a replica."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -61,7 +61,10 @@ class ListAppResponse:
 
 
 class Scheduler(ABC, Generic[T]):
-    """One engine. `_submit_dryrun` is pure; only `schedule` and what follows touch the world."""
+    """One engine, the base class of all schedulers.
+
+    `_submit_dryrun` is pure; only `schedule` and the methods after it act on the engine.
+    """
 
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
@@ -93,22 +96,23 @@ class Scheduler(ABC, Generic[T]):
         return self._run_opts()
 
     def exists(self, app_id: str) -> bool:
+        """Tell whether the engine knows the app."""
         return self.describe(app_id) is not None
 
     def cancel(self, app_id: str) -> None:
-        """Ask the app to end; one that is over or unknown is left alone."""
+        """Cancel the app; one that has ended or is unknown is left alone."""
         if self.exists(app_id):
             self._cancel_existing(app_id)
 
     def delete(self, app_id: str) -> None:
-        """Remove the app from the engine's memory; an unknown one is left alone."""
+        """Remove the records of the app; an unknown app is left alone."""
         if self.exists(app_id):
             self._delete_existing(app_id)
 
     def wait(self, app_id: str, timeout: float) -> bool:
-        """Sleep until the app is over, at most so long; return whether it may be.
+        """Wait until the app has ended, at most `timeout` seconds; tell whether it may have ended.
 
-        This one only sleeps, for engines that cannot report the end.
+        This implementation only sleeps, for engines that cannot report the end.
         """
         import time
 
@@ -125,11 +129,11 @@ class Scheduler(ABC, Generic[T]):
 
     @abstractmethod
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return what the engine knows of the app; nothing when it does not know it."""
+        """Return what the engine knows of the app; None if it does not know it."""
 
     @abstractmethod
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
-        """Return the apps the engine knows, newest first."""
+        """Return the apps that the engine knows, newest first."""
 
     @abstractmethod
     def _cancel_existing(self, app_id: str) -> None: ...

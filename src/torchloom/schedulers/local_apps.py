@@ -1,4 +1,4 @@
-"""What is known of the apps on this machine, read from their records, and how they are ended."""
+"""What is known of the apps on this machine, read from their records, and ways to end them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -145,7 +145,7 @@ def tails(
     """Return the logs of one replica's ranks, and their names where there are several."""
     record = catalog.record(app_id)
     if record is None:
-        raise NotFound("app", app_id, remedy="`loom ls` lists what there is")
+        raise NotFound("app", app_id, remedy="`loom ls` lists the jobs")
     ranks = _replica_ranks(record, role, index)
     found = [Tail(record.log_path(rank), stream, Span(since, until)) for rank in ranks]
     return found, [f"[rank{rank.rank}]: " for rank in ranks] if len(ranks) > 1 else None

@@ -47,7 +47,7 @@ def _words(cfg: Mapping[str, CfgVal], name: str) -> list[str]:
 def _host(word: str) -> HostSlots:
     host, colon, ranks = word.rpartition(":")
     if not host or not colon or not ranks.isdecimal() or int(ranks) < 1:
-        raise BadHostPlacement(f"hosts: {shorten(word)!r} is no HOST:RANKS; write node1:4")
+        raise BadHostPlacement(f"hosts: {shorten(word)!r} is not HOST:RANKS; write node1:4")
     return HostSlots(host, int(ranks))
 
 

@@ -93,25 +93,28 @@ class LocalScheduler(Scheduler[LocalRequest]):
         opts.add(
             "policy",
             type_=str,
-            help="after a failure: live, restart, shrink or fail; nan=notify|restart|fail; min=N",
+            help="what to do after a failure: live, restart, shrink or fail;"
+            " nan=notify|restart|fail; min=N",
         )
         opts.add(
             "checkpoints",
             type_=str,
-            help="where its checkpoints go: a folder, s3://bucket/prefix; default: with the run",
+            help="where to store checkpoints: a folder, s3://bucket/prefix; default: with the run",
         )
         opts.add(
             "resume",
             type_=bool,
             default=False,
-            help="resume the run of this id, which has ended",
+            help="resume the ended run with this id",
         )
         opts.add("resume_from", type_=int, help="with resume: the step to resume from")
         opts.add("resume_until", type_=int, help="with resume: the step to train up to")
-        opts.add("id", type_=str, help="of the run; default: its name and a few letters")
-        opts.add("cwd", type_=str, help="the folder it runs in; default: the current one")
-        opts.add("hosts", type_=list[str], help="where its ranks go: HOST:RANKS;..; default: here")
-        opts.add("devices", type_=list[str], help="what each replica sees of them: 0,1;2,3")
+        opts.add("id", type_=str, help="id of the run; default: its name and a random suffix")
+        opts.add("cwd", type_=str, help="working directory; default: the current one")
+        opts.add(
+            "hosts", type_=list[str], help="hosts of the ranks: HOST:RANKS;..; default: this host"
+        )
+        opts.add("devices", type_=list[str], help="devices that each replica sees: 0,1;2,3")
         return opts
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
@@ -138,7 +141,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
 
             launch = placed(launch, cfg)
         if launch.policy.get("recovery") == "fail" and any(r.max_retries for r in launch.roles):
-            raise UserError("policy fail starts nothing again; leave it out, or the retries")
+            raise UserError("policy fail never restarts; leave it out, or leave out the retries")
         if cfg.get("resume"):
             launch = _resumed(launch, cfg)
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
@@ -306,7 +309,7 @@ def _log_dir(chosen: CfgVal, session: str, app_id: str, home: Path) -> str:
 def _given_id(chosen: CfgVal) -> str:
     """Return the id that was chosen for a run; it names a folder."""
     if chosen and not re.fullmatch(_ID, str(chosen)):
-        raise UserError(f"id: {shorten(str(chosen))!r} names no run; use letters, digits, . _ -")
+        raise UserError(f"id: {shorten(str(chosen))!r} is not a run id; use letters, digits, . _ -")
     return str(chosen or "")
 
 

@@ -26,37 +26,37 @@ SHM_SIZE = "64m"  # TorchX's default, that of a container
 ARRAY = r"\d*[1-9]\d*(-\d+(:\d+)?)?(,\d*[1-9]\d*(-\d+(:\d+)?)?)*(%\d*[1-9]\d*)?"
 # Options by name: bsub's own letters, where the value is theirs as it is, and what they are for.
 NAMED: Mapping[str, tuple[str, str]] = {
-    "lsf_queue": ("q", "where it runs"),
-    "project": ("P", "who is charged"),
-    "walltime": ("", "how long it may run: minutes, H:MM or H:MM:SS"),
-    "resources": ("R", "which hosts, beside what is asked for anyway: select[type==any]"),
-    "gpu": ("", "GPUs of a host, instead of the role's: 4, num=4:gmodel=A100"),
-    "hosts": ("m", "hosts or groups that it may have, parted by blanks"),
-    "user_group": ("G", "for which group of users"),
-    "app_profile": ("app", "by which application profile"),
-    "sla": ("sla", "in which service class"),
-    "job_group": ("g", "in which job group"),
-    "reservation": ("U", "in which reservation"),
-    "dependency": ("w", "after which jobs: done(123) && ended(124)"),
-    "begin": ("b", "not before: 16:00"),
-    "deadline": ("t", "not after: 20:00"),
-    "priority": ("sp", "its place among your jobs, from 1"),
-    "description": ("Jd", "words that are kept with the job"),
-    "mail-user": ("u", "who gets the mail"),
-    "array": ("", "several tasks, numbered by LSB_JOBINDEX: 1-10%2"),
+    "lsf_queue": ("q", "queue to submit to"),
+    "project": ("P", "project that is charged"),
+    "walltime": ("", "time limit: minutes, H:MM or H:MM:SS"),
+    "resources": ("R", "more requirements for hosts: select[type==any]"),
+    "gpu": ("", "GPUs per host, instead of the role's: 4, num=4:gmodel=A100"),
+    "hosts": ("m", "hosts or host groups to use, separated by spaces"),
+    "user_group": ("G", "user group of the job"),
+    "app_profile": ("app", "application profile"),
+    "sla": ("sla", "service class"),
+    "job_group": ("g", "job group"),
+    "reservation": ("U", "advance reservation to use"),
+    "dependency": ("w", "start after these jobs: done(123) && ended(124)"),
+    "begin": ("b", "earliest start: 16:00"),
+    "deadline": ("t", "end the job at: 20:00"),
+    "priority": ("sp", "priority among your jobs, from 1"),
+    "description": ("Jd", "description kept with the job"),
+    "mail-user": ("u", "recipient of mail"),
+    "array": ("", "array of tasks, numbered by LSB_JOBINDEX: 1-10%2"),
 }
 _HOSTS = "each replica has a host; use -j, -n and --ppn"
-_FOLDER = "the job's folder has its output; choose that by job_dir"
-_SCRIPT = "the script is ours"
+_FOLDER = "the job's folder has its output; set its place with job_dir"
+_SCRIPT = "torchloom writes the script"
 OURS: Mapping[str, str] = {
     **dict.fromkeys(("o", "oo", "e", "eo", "outdir"), _FOLDER),
-    **dict.fromkeys(("i", "is"), "ranks of a job have no input"),
+    **dict.fromkeys(("i", "is"), "ranks of a job have no standard input"),
     **dict.fromkeys(("I", "Ip", "Is", "IS", "ISp", "ISs", "IX", "K", "tty"), "use loom logs -f"),
     **dict.fromkeys(("n", "nnodes", "hostfile"), _HOSTS),
     **dict.fromkeys(("pack", "json", "yaml", "jsdl", "Zs"), _SCRIPT),
     **dict.fromkeys(("wa", "wt"), "use warn=SECONDS"),
     **dict.fromkeys(("r", "rn", "Q"), "warn, and retries of a role, decide what runs again"),
-    "env": "variables travel in a private file; -e NAME=VALUE adds one",
+    "env": "variables are passed in a private file; add one with -e NAME=VALUE",
     "cwd": "use cwd=FOLDER",
     "J": "use --name NAME, and array=1-10",
     "W": "use walltime=H:MM",
@@ -139,14 +139,18 @@ def add_options(opts: runopts) -> None:
     """Declare what bsub takes."""
     for name, (_, words) in NAMED.items():
         opts.add(name, type_=str, help=words)
-    opts.add("jobdir", type_=str, help="TorchX's name of job_dir")
-    opts.add("container_workdir", type_=str, help="TorchX's; refused: there are no containers")
-    opts.add("host_network", type_=bool, default=False, help="TorchX's; it always is so")
-    opts.add("shm_size", type_=str, default=SHM_SIZE, help="TorchX's; that of the host counts")
-    opts.add("exclusive", type_=bool, default=False, help="hosts that no other job uses")
-    opts.add("cores", type_=int, help="slots of a host, instead of the role's")
-    opts.add("mem", type_=str, help="memory of a host, instead of the role's: 64GB")
-    opts.add("nomem", type_=bool, default=False, help="ask for no memory: before LSF 10.1.0.9")
+    opts.add("jobdir", type_=str, help="TorchX's name for job_dir")
+    opts.add(
+        "container_workdir", type_=str, help="TorchX's option; refused: there are no containers"
+    )
+    opts.add("host_network", type_=bool, default=False, help="TorchX's option; always on")
+    opts.add(
+        "shm_size", type_=str, default=SHM_SIZE, help="TorchX's option; the host's /dev/shm is used"
+    )
+    opts.add("exclusive", type_=bool, default=False, help="do not share hosts with other jobs")
+    opts.add("cores", type_=int, help="slots per host, instead of the role's")
+    opts.add("mem", type_=str, help="memory per host, instead of the role's: 64GB")
+    opts.add("nomem", type_=bool, default=False, help="request no memory: before LSF 10.1.0.9")
     opts.add(f"{FAMILY}.*", type_=str, help="any other option of bsub: bsub.q=gpu, bsub.B=true")
 
 
@@ -194,7 +198,7 @@ def read(printed: str) -> dict[str, EngineJob]:
     return {number: _joined(number, found) for number, found in parts.items()}
 
 
-def after_a_life(job: EngineJob) -> EngineJob:
+def after_a_rerun(job: EngineJob) -> EngineJob:
     """Return a job that has run before: when it waits, it was queued again."""
     if job.state is not AppState.PENDING or job.native != "PEND" or job.why.startswith("requeued"):
         return job
@@ -265,7 +269,7 @@ def bsub_script(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path, python: st
 def notes(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
     """Yield what the app asks for and LSF has no option for."""
     if (name := _clean(app.name)) != app.name:
-        yield f"LSF knows it as {shorten(name)!r}: {shorten(app.name)!r} is no name there"
+        yield f"LSF knows it as {shorten(name)!r}: {shorten(app.name)!r} is not a valid name there"
     needs = {block.resource.cpu: block.roles for block in blocks(app, cfg)}
     if len(blocks(app, cfg)) > 1:
         parted = ", ".join("+".join(roles) for roles in needs.values())
@@ -319,7 +323,9 @@ def _minutes(given: str) -> tuple[int, str]:
     words, slash, host = given.partition("/")
     found = re.fullmatch(r"(\d+)|(\d+):([0-5]?\d)(?::([0-5]\d))?", words)
     if not found:
-        raise UserError(f"walltime: {shorten(given)!r} is no time; write minutes, H:MM or H:MM:SS")
+        raise UserError(
+            f"walltime: {shorten(given)!r} is not a time; write minutes, H:MM or H:MM:SS"
+        )
     minutes = int(found[1] or 0) + int(found[2] or 0) * 60 + int(found[3] or 0)
     minutes += 1 if int(found[4] or 0) else 0
     if not minutes:
@@ -436,7 +442,7 @@ class LsfScheduler(BatchScheduler):
     def _ask_all(self) -> Answer:
         jobs = read(self._asked())
         waiting = [job for job in jobs.values() if job.state is AppState.PENDING]
-        again = {job.id: after_a_life(job) for job in waiting if self._has_lived(job.id)}
+        again = {job.id: after_a_rerun(job) for job in waiting if self._has_lived(job.id)}
         return {**jobs, **again}
 
     def _asked(self) -> str:

@@ -70,31 +70,33 @@ FAMILY = "qsub"
 JOB_VARIABLE = "LOOM_ENGINE_JOB"  # the job's number, without server and task
 # Options of a letter: how each is called here, and what it is for.
 LETTERS: Mapping[str, tuple[str, str]] = {
-    "queue": ("q", "where it runs"),
-    "account": ("A", "who is charged"),
-    "project": ("P", "the project it belongs to"),
-    "mail-user": ("M", "who gets the mail"),
-    "mail-type": ("m", "of what: a (abort), b (begin), e (end), j (tasks too), n (nothing)"),
-    "begin": ("a", "not before: [[[[CC]YY]MM]DD]hhmm[.SS]"),
-    "array": ("J", "several tasks, numbered by PBS_ARRAY_INDEX: 0-9%2"),
+    "queue": ("q", "queue to submit to"),
+    "account": ("A", "account that is charged"),
+    "project": ("P", "project of the job"),
+    "mail-user": ("M", "recipient of mail"),
+    "mail-type": ("m", "when to mail: a (abort), b (begin), e (end), j (tasks too), n (nothing)"),
+    "begin": ("a", "earliest start: [[[[CC]YY]MM]DD]hhmm[.SS]"),
+    "array": ("J", "array of tasks, numbered by PBS_ARRAY_INDEX: 0-9%2"),
 }
 RESOURCES: Mapping[str, str] = {
-    "walltime": "how long it may run: HH:MM:SS, or seconds",
-    "filesystems": "file systems it needs: home:eagle",
+    "walltime": "time limit: HH:MM:SS, or seconds",
+    "filesystems": "required file systems: home:eagle",
 }
 CHUNK: Mapping[str, str] = {
-    "ncpus": "cores of a host, instead of the role's; default: one a rank",
-    "ngpus": "GPUs of a host, instead of the role's",
-    "mem": "memory a host, instead of the role's: 64gb; 0: none is asked for",
-    "chunk": "what else each host must have or be: system=polaris:switch=3",
+    "ncpus": "cores per host, instead of the role's; default: one per rank",
+    "ngpus": "GPUs per host, instead of the role's",
+    "mem": "memory per host, instead of the role's: 64gb; 0: request none",
+    "chunk": "more requirements for each host: system=polaris:switch=3",
 }
-_EXTRA = {"dependency": ("depend", "after which jobs: afterok:123")}
+_EXTRA = {"dependency": ("depend", "start after these jobs: afterok:123")}
 _OURS: Mapping[str, str] = {
     **{letter: f"use {name}=.." for name, (letter, _) in LETTERS.items()},
-    **dict.fromkeys(("o", "e", "j"), "the job's folder has its output; choose that by job_dir"),
-    **dict.fromkeys(("v", "V"), "variables travel in a private file; -e NAME=VALUE adds one"),
+    **dict.fromkeys(("o", "e", "j"), "the job's folder has its output; set its place with job_dir"),
+    **dict.fromkeys(
+        ("v", "V"), "variables are passed in a private file; add one with -e NAME=VALUE"
+    ),
     **dict.fromkeys(("I", "X"), "a job has no terminal; run qsub -I yourself and `loom launch`"),
-    **dict.fromkeys(("C", "z", "f"), "the script is ours"),
+    **dict.fromkeys(("C", "z", "f"), "torchloom writes the script"),
     "N": "use --name NAME",
     "r": "warn=SECONDS, or retries of a role, make it rerunnable",
 }
@@ -259,10 +261,12 @@ def add_options(opts: runopts) -> None:
         opts.add(name, type_=str, help=words)
     for name, (_, words) in _EXTRA.items():
         opts.add(name, type_=str, help=words)
-    opts.add("priority", type_=int, help="among one's own jobs: -1024 to 1023")
-    opts.add("select", type_=str, help="all hosts in PBS's words, instead of ours: 2:ncpus=8")
-    opts.add("place", type_=str, default="scatter", help="how hosts are chosen; a replica has one")
-    opts.add("exclusive", type_=bool, default=False, help="hosts that no other job uses")
+    opts.add("priority", type_=int, help="priority among your jobs: -1024 to 1023")
+    opts.add("select", type_=str, help="all hosts in PBS's own syntax: 2:ncpus=8")
+    opts.add(
+        "place", type_=str, default="scatter", help="placement of the hosts; each replica has one"
+    )
+    opts.add("exclusive", type_=bool, default=False, help="do not share hosts with other jobs")
     opts.add(f"{FAMILY}.*", type_=str, help="any other option of qsub: qsub.l=software=ansys")
 
 
@@ -342,7 +346,7 @@ def _before(cfg: Mapping[str, CfgVal]) -> Iterator[str]:
     yield f'[ -z "$PBS_ARRAY_INDEX" ] || {JOB_VARIABLE}="${{{JOB_VARIABLE}%%[*}}[]"'
     limit = seconds(text(cfg, "walltime"))
     if text(cfg, "walltime") and not limit:
-        raise BadDirective("walltime", text(cfg, "walltime"), "is no time: HH:MM:SS, or seconds")
+        raise BadDirective("walltime", text(cfg, "walltime"), "is not a time: HH:MM:SS, or seconds")
     yield f"limit={limit}" if limit else _ASKED
     yield 'if [ "$limit" -gt 0 ]; then'
     yield "  export LOOM_DEADLINE=$(( $(date +%s) + limit ))"
@@ -370,7 +374,7 @@ def _resource(name: str, value: str) -> str:
 
 def _part(name: str, value: str) -> str:
     if value and not re.fullmatch(r"[A-Za-z0-9.]+", value):
-        raise BadDirective(name, value, "is no amount")
+        raise BadDirective(name, value, "is not an amount")
     return value
 
 

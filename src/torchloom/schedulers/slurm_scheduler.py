@@ -86,34 +86,34 @@ _NOTHING = ("", "N/A", "n/a", "(null)", "None", "none")
 FAMILY = "sbatch"
 # Options by their own name: how each is called here, and what it is for.
 NAMED: Mapping[str, str] = {
-    "account": "who is charged",
-    "partition": "where it runs",
-    "time": "how long it may run: minutes, H:MM:SS or D-HH:MM",
-    "comment": "words that are kept with the job",
-    "constraint": "features that its nodes must have",
-    "mail-user": "who gets the mail",
-    "mail-type": "of what: BEGIN, END, FAIL, ALL, ..",
+    "account": "account that is charged",
+    "partition": "partition to submit to",
+    "time": "time limit: minutes, H:MM:SS or D-HH:MM",
+    "comment": "comment kept with the job",
+    "constraint": "features that the nodes must have",
+    "mail-user": "recipient of mail",
+    "mail-type": "when to mail: BEGIN, END, FAIL, ALL, ..",
     "qos": "quality of service",
-    "gres": "generic resources of a node, such as gpu:4",
-    "nodelist": "nodes that must be among its own",
-    "exclude": "nodes that must not",
-    "reservation": "in which reservation",
-    "dependency": "after which jobs: afterok:123",
-    "begin": "not before: 16:00, now+1hour",
-    "licenses": "licenses it needs",
-    "array": "several tasks, numbered by SLURM_ARRAY_TASK_ID: 0-9%2",
+    "gres": "generic resources per node, such as gpu:4",
+    "nodelist": "nodes that the job must include",
+    "exclude": "nodes that the job must not use",
+    "reservation": "reservation to use",
+    "dependency": "start after these jobs: afterok:123",
+    "begin": "earliest start: 16:00, now+1hour",
+    "licenses": "required licenses",
+    "array": "array of tasks, numbered by SLURM_ARRAY_TASK_ID: 0-9%2",
 }
 _EACH = ("partition", "constraint", "gres")  # repeated for every part of a heterogeneous job
 _OURS: Mapping[str, str] = {
-    "output": "the job's folder has its output; choose that by job_dir",
-    "error": "the job's folder has its output; choose that by job_dir",
-    "input": "ranks of a job have no input",
+    "output": "the job's folder has its output; set its place with job_dir",
+    "error": "the job's folder has its output; set its place with job_dir",
+    "input": "ranks of a job have no standard input",
     "open-mode": "a job that is queued again appends to the same file",
-    "export": "variables travel in a private file; -e NAME=VALUE adds one",
-    "export-file": "variables travel in a private file; -e NAME=VALUE adds one",
+    "export": "variables are passed in a private file; add one with -e NAME=VALUE",
+    "export-file": "variables are passed in a private file; add one with -e NAME=VALUE",
     "chdir": "use cwd=FOLDER",
-    "wrap": "the script is ours",
-    "parsable": "the script is ours",
+    "wrap": "torchloom writes the script",
+    "parsable": "torchloom writes the script",
     "job-name": "use --name NAME",
     "signal": "use warn=SECONDS",
     "nodes": "each replica has a node; use -j, -n and --ppn",
@@ -193,11 +193,13 @@ def add_options(opts: runopts) -> None:
     """Declare what sbatch takes."""
     for name, words in NAMED.items():
         opts.add(name, type_=str, help=words)
-    opts.add("exclusive", type_=bool, default=False, help="nodes that no other job uses")
-    opts.add("mem", type_=str, help="memory a node, instead of the role's: 64G; 0: all of it")
-    opts.add("nomem", type_=bool, default=False, help="ask for no memory: where Slurm counts none")
-    opts.add("cpus_per_task", type_=int, help="cores of a node, instead of the role's")
-    opts.add("gpus_per_node", type_=str, help="GPUs of a node, instead of the role's: 8, a100:8")
+    opts.add("exclusive", type_=bool, default=False, help="do not share nodes with other jobs")
+    opts.add("mem", type_=str, help="memory per node, instead of the role's: 64G; 0: all of it")
+    opts.add(
+        "nomem", type_=bool, default=False, help="request no memory: where Slurm does not manage it"
+    )
+    opts.add("cpus_per_task", type_=int, help="cores per node, instead of the role's")
+    opts.add("gpus_per_node", type_=str, help="GPUs per node, instead of the role's: 8, a100:8")
     opts.add(f"{FAMILY}.*", type_=str, help="any other option of sbatch: sbatch.gres=gpu:2")
 
 

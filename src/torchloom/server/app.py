@@ -36,6 +36,7 @@ class Front:
     tls: bool = False
     authority: Path | None = None
     bundle: Bundle = NO_BUNDLE
+    manual: Bundle = NO_BUNDLE
 
 
 def build(access: PlaneAccess, front: Front) -> FastAPI:
@@ -45,7 +46,7 @@ def build(access: PlaneAccess, front: Front) -> FastAPI:
         version=version("torchloom"),
         docs_url=None,  # the framework's page is loaded from elsewhere
         redoc_url=None,
-        lifespan=_life,
+        lifespan=_lifespan,
     )
     app.state.access = access
     app.state.link = access.link
@@ -54,6 +55,7 @@ def build(access: PlaneAccess, front: Front) -> FastAPI:
     app.state.tls = front.tls
     app.state.authority = front.authority
     app.state.bundle = front.bundle
+    app.state.manual = front.manual
     for router in ROUTERS:
         app.include_router(router)
     problems.register(app)
@@ -70,7 +72,7 @@ def guarded(app: FastAPI, front: Front) -> ASGIApp:
 
 
 @contextlib.asynccontextmanager
-async def _life(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     access: PlaneAccess = app.state.access
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(access.close)

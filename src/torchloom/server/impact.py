@@ -224,9 +224,7 @@ def _check_resume(scene: Scene, asked: Mapping[str, Any]) -> None:
 def _check_guard(scene: Scene, words: str | None) -> None:
     condition = condition_of(words) if words else None
     if words and condition is None:
-        raise BadKnobValue(
-            f"{words!r} is no condition of a guard; write 'loss>2.0' or 'loss is nan'"
-        )
+        raise BadKnobValue(f"{words!r} is not a guard condition; write 'loss>2.0' or 'loss is nan'")
     if condition is not None and condition.metric not in scene.metrics:
         there = ", ".join(scene.metrics) or "nothing"
         raise NotFound("metric", condition.metric, scene.metrics, f"the job has logged {there}")

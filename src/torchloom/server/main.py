@@ -24,7 +24,7 @@ from torchloom.errors import Failure, LoomError, UserError
 from torchloom.server import submission
 from torchloom.server.access_log import JsonLogFormatter
 from torchloom.server.app import Front, build, guarded
-from torchloom.server.bundle import Bundle, bundle_of
+from torchloom.server.bundle import Bundle, bundle_of, manual_of
 from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.guard import VARIABLE as ORIGINS
 from torchloom.server.security.guard import reach
@@ -76,6 +76,7 @@ class ServerOptions:
     key: Path | None
     authority: Path | None
     bundle: Bundle
+    manual: Bundle
 
     @property
     def scheme(self) -> str:
@@ -177,6 +178,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOpt
         key=given.tls_key,
         authority=given.tls_ca,
         bundle=bundle_of(env),
+        manual=manual_of(env),
     )
 
 
@@ -190,6 +192,7 @@ def _serve(options: ServerOptions) -> int:
         bool(options.certificate),
         options.authority,
         options.bundle,
+        options.manual,
     )
     app = build(
         PlaneAccess(WeaverLink(options.door), open_reading(options.place), options.home), front
@@ -250,7 +253,7 @@ def listen(options: ServerOptions, last: Mapping[str, object]) -> socket.socket:
             listener.close()
             reason = error.strerror or str(error)
     asked = "any port" if options.port is None else f"port {options.port}"
-    raise NoPort(f"cannot have {asked} of {options.host}: {reason}; name another with --port")
+    raise NoPort(f"cannot listen on {asked} of {options.host}: {reason}; name another with --port")
 
 
 def _ports(options: ServerOptions, last: Mapping[str, object]) -> Iterator[int]:

@@ -1,7 +1,6 @@
 """Errors as HTTP problem details (RFC 9457), with one table of codes and statuses."""
 
 import json
-import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -19,7 +18,6 @@ MEDIA = "application/problem+json"
 BODY = "body"  # the field that is named when the whole of what was sent is wrong
 _RETRY = {"Retry-After": "1"}
 _LONGEST = 600  # letters of a sentence
-_log = logging.getLogger(__name__)
 
 STATUS: Mapping[str, int] = {
     "link_unknown": 401,
@@ -52,19 +50,19 @@ STATUS: Mapping[str, int] = {
     "schema_newer": 503,
 }
 WORDS: Mapping[int, str] = {
-    400: "What was sent cannot be read.",
-    401: "No token, or none that is known.",
-    403: "The role is too small, or the request comes from a foreign page.",
+    400: "The request cannot be parsed.",
+    401: "No token, or an unknown one.",
+    403: "The user's role does not allow it, or the request comes from another origin.",
     404: "Nothing has this name.",
-    405: "The method is not for this path.",
+    405: "The path does not support this method.",
     408: "The request was not sent in time.",
-    409: "It conflicts with the present state; the code says why.",
-    413: "More was sent than is taken.",
+    409: "It conflicts with the current state; the code says why.",
+    413: "The request is too large.",
     414: "The address of the request is too long.",
-    415: "The content type is none that is read here.",
-    421: "The Host is not one of this server.",
-    422: "A value does not fit; `field` says which, `remedy` what to do.",
-    429: "Too often; wait.",
+    415: "The content type is not supported.",
+    421: "The Host header does not name this server.",
+    422: "A value is not valid; `field` names it, `remedy` says what to do.",
+    429: "Too many requests; wait.",
     431: "The headers are too large.",
     500: "A bug of the plane.",
     503: "The weaver or the database does not answer; ask again after `Retry-After`.",
@@ -208,7 +206,9 @@ def _unread(why: str) -> Response:
 
 
 async def _hung_up(request: Request, error: Exception) -> Response:
-    return problem_response(400, "hung_up", "you hung up")  # no client reads it; the log has a line
+    return problem_response(
+        400, "hung_up", "the client closed the connection"
+    )  # no client reads it; the log has a line
 
 
 async def _bug(request: Request, error: Exception) -> Response:

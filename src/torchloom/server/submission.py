@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from torchloom.server.models import MOST_ITEMS, JobItem
+from torchloom.server.models.jobs import MOST_ITEMS, JobItem
 from torchloom.server.problems import BODY, ApiProblem
 from torchloom.specs import jobspec
 from torchloom.specs.exceptions import SpecError
@@ -36,7 +36,7 @@ _PARTS = {  # what a spec is made of, by title; its name in the description is `
     jobspec.Resources: "Resources",
     jobspec.Strategy: "Strategy",
 }
-_FIELDS = "docs/jobs.md lists every field"
+_FIELDS = "docs/reference/job-spec.md lists every field"
 
 
 Batch = list[JobItem | ApiProblem]
@@ -166,7 +166,7 @@ def _parsed(fmt: Format, body: bytes) -> object:
     try:
         return parse(body.decode(), fmt)
     except UnicodeDecodeError:
-        raise ApiProblem(400, f"bad_{fmt}", "it is no UTF-8", BODY, "send UTF-8") from None
+        raise ApiProblem(400, f"bad_{fmt}", "it is not UTF-8", BODY, "send UTF-8") from None
     except SpecError as error:
         raise _refusal(400, f"bad_{fmt}", error) from error
 

@@ -209,6 +209,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 def _committed(store: PlaneReader, job: str, step: int) -> CheckpointRow:
     rows = store.state.find(CheckpointRow, job=job, step=step, state="committed")
     if not rows:
-        remedy = f"GET /api/jobs/{job}/checkpoints lists what there is"
+        remedy = f"GET /api/jobs/{job}/checkpoints lists them"
         raise NotFound("committed checkpoint of step", str(step), (), remedy)
     return max(rows, key=lambda row: row.key)

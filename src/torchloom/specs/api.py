@@ -87,7 +87,7 @@ class ParsedAppHandle(NamedTuple):
 
 
 def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
-    """Return the parts; the session may be empty, and only the last `/` ends it."""
+    """Split a handle into its parts; the session may be empty and may contain `/`."""
     match = re.fullmatch("(.+)://(.*)/(.+)", app_handle)
     if match is None:
         raise MalformedAppHandleException(app_handle)

@@ -294,7 +294,9 @@ def _mount(options: Mapping[str, str]) -> Mount:
         return VolumeMount(source, target, "readonly" in options)
     permissions = options.get("perm", "rwm")
     if not set(permissions) <= set("rwm"):
-        raise MountError(f"device permissions {shorten(permissions)!r} have letters beside r, w, m")
+        raise MountError(
+            f"device permissions {shorten(permissions)!r} have letters other than r, w, m"
+        )
     return DeviceMount(source, target, permissions)
 
 

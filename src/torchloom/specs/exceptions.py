@@ -46,11 +46,11 @@ class InvalidRunConfigException(UserError):
 
 
 class InvalidRunConfigValue(InvalidRunConfigException, ValueError):
-    """Text that cannot be read as the option's type, or not as `key=value` at all."""
+    """An option that is not of its type, or text that is not `key=value`."""
 
 
 class MalformedAppHandleException(UserError):
-    """Not a handle."""
+    """The text is not an app handle."""
 
     code = "malformed_app_handle"
 
@@ -72,13 +72,13 @@ class UnknownSchedulerException(UserError):
         hints = [
             f"no scheduler {shorten(scheduler_backend)!r}",
             nearest(scheduler_backend, names),
-            f"there are: {', '.join(names)}" if names else "`loom engines` lists them",
+            f"known: {', '.join(names)}" if names else "`loom engines` lists them",
         ]
         super().__init__("; ".join(hint for hint in hints if hint))
 
 
 class UnknownAppException(UserError):
-    """The scheduler does not know this app, or no longer."""
+    """The scheduler does not know this app, or has forgotten it."""
 
     code = "unknown_app"
 
@@ -100,18 +100,18 @@ class UnknownRole(NotFound, KeyError):
 
 
 class UnknownNamedResource(NotFound, KeyError):
-    """No machine size has this name."""
+    """No named resource has this name."""
 
     __str__ = NotFound.__str__
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         names = list(known)
-        remedy = "" if nearest(name, names) else f"there are: {', '.join(sorted(names))}"
+        remedy = "" if nearest(name, names) else f"known: {', '.join(sorted(names))}"
         super().__init__("named resource", name, names, remedy)
 
 
 class AppStatusError(Failure):
-    """The app ended, and not with SUCCEEDED."""
+    """The app ended in another state than SUCCEEDED."""
 
     code = "app_not_succeeded"
 

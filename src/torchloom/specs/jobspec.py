@@ -19,7 +19,7 @@ class Strategy(StrEnum):
 
 
 class Backend(StrEnum):
-    """What carries collectives; `auto` is nccl where every worker has a GPU, else gloo."""
+    """What runs collectives; `auto` is nccl where every worker has a GPU, else gloo."""
 
     AUTO = "auto"
     GLOO = "gloo"
@@ -37,12 +37,16 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How many workers, and what each of them gets; memory 0 means no limit."""
+    """How many workers, and the resources of each."""
 
     workers: int = 1
+    """Number of workers (ranks), 1 to 100000."""
     cpus_per_worker: int = 1
+    """CPUs of each worker."""
     gpus_per_worker: int = 0
+    """GPUs of each worker."""
     memory_mb_per_worker: int = 0
+    """Memory of each worker in MB; 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,9 @@ class Distributed:
     """How the workers work together."""
 
     strategy: Strategy = Strategy.DATA_PARALLEL
+    """How one model is trained by several workers."""
     backend: Backend = Backend.AUTO
+    """What runs collectives; `auto` is `nccl` where every worker has a GPU, else `gloo`."""
 
 
 class Mode(StrEnum):
@@ -62,19 +68,24 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """When to save, where, and what is kept; the newest is always kept.
-
-    The store is `local` (the run's own folder), another folder, or `s3://bucket/prefix`.
-    """
+    """When to save, where, and what is kept; the newest is always kept."""
 
     enabled: bool = False
+    """Whether the job saves checkpoints."""
     every_n_steps: int | None = 200
+    """Save every so many steps. The default does not apply where `every_n_seconds` is given."""
     every_n_seconds: float | None = None
+    """Save every so many seconds, 0.1 or more."""
     store: str = "local"
+    """`local` (the run's own folder), another folder, or `s3://bucket/prefix`."""
     keep_last: int = 3
-    keep_every: int | None = None  # besides, those whose step is a multiple of this
-    best: str | None = None  # besides, the one that is best by this metric
+    """How many of the newest checkpoints are kept."""
+    keep_every: int | None = None
+    """Also keep those whose step is a multiple of this."""
+    best: str | None = None
+    """Also keep the one that is best by this metric."""
     mode: Mode = Mode.MIN
+    """Which value of that metric is the best one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +93,21 @@ class Compression:
     """Whether gradients are compressed before they are sent."""
 
     enabled: bool = False
+    """Only `false` is implemented."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What follows when a worker is lost; without a policy the one that fits the program."""
+    """What follows when a worker is lost."""
 
     policy: Policy | None = None
-    attempts: int | None = None  # none: as many as fit a job that saves, or does not
-    backoff: float = 0.0  # seconds before the second attempt; twice as many before each further one
+    """The policy; without one, the one that fits the program: `live` if it uses the API,
+    else `restart`."""
+    attempts: int | None = None
+    """How often the workers are restarted; by default 3 times for a job that saves, else
+    never."""
+    backoff: float = 0.0
+    """Seconds before the second attempt; twice as many before each further one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +115,21 @@ class Elastic:
     """Between how many workers a job may keep training."""
 
     min: int
+    """The fewest workers."""
     max: int
+    """The most workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A value that may be changed while the job runs."""
+    """A value that may be changed while the job runs; a knob may be written as its value alone."""
 
     value: bool | int | float | str
+    """The value that the job starts with."""
     min: float | None = None
+    """The least value that is accepted."""
     max: float | None = None
+    """The greatest value that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,30 +137,55 @@ class JobSpec:
     """One job: exactly one of `model`, `script`, `module` and `command` names what runs."""
 
     name: str
+    """Letters, digits, `.`, `_` and `-`; at most 64."""
     framework: str = "pytorch"
+    """The framework of a built-in training; `pytorch` is the only one."""
     model: str = ""
+    """A built-in training: `mlp`, `cnn`, `transformer`, or `module:package.function`."""
     dataset: str = ""
+    """Its data: `synthetic`, `synthetic:N`, `text:FILE`, `npz:FILE`, `module:package.function`."""
     script: str = ""
+    """Your program: the path of a Python file or another executable."""
     module: str = ""
+    """Your program: a Python module, run as `python -m` does."""
     command: tuple[str, ...] = ()
+    """Your program: the words of a command."""
     args: tuple[str, ...] = ()
+    """Arguments of the program."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the workers; values that begin with `secret:` are encrypted."""
     resources: Resources = Resources()
+    """How many workers, and the resources of each."""
     distributed: Distributed = Distributed()
+    """How the workers work together."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that the program reads; they appear in the record of the run."""
     checkpointing: Checkpointing = Checkpointing()
+    """When to save, where, and what is kept."""
     compression: Compression = Compression()
+    """Whether gradients are compressed."""
     recovery: Recovery = Recovery()
+    """What follows when a worker is lost."""
     elastic: Elastic | None = None
+    """Between how many workers the job may keep training."""
     knobs: Mapping[str, Knob] = field(default_factory=dict)
+    """Values that may be changed while the job runs."""
     seed: int | None = None
+    """Seed of the random generators; not negative."""
     priority: int = 0
+    """Place in the queue, -1000 to 1000; a higher one starts first."""
     max_workers: int | None = None
+    """The job never has more workers than this."""
     scheduler: str = "local"
+    """The engine that runs it; `loom engines` lists them."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the engine; `loom engines NAME` lists them."""
     project: str = ""
+    """Label: the project."""
     group: str = ""
+    """Label: the group of runs."""
     tags: tuple[str, ...] = ()
+    """Labels: free words."""
 
     @property
     def retries(self) -> int:

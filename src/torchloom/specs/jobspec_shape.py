@@ -82,7 +82,7 @@ def _framework(value: object, path: str) -> str:
     found = text(value, path)
     if found not in FRAMEWORKS:
         there = ", ".join(FRAMEWORKS)
-        raise SpecError(path, f"{shorten(found)!r} cannot be trained with; there are: {there}")
+        raise SpecError(path, f"{shorten(found)!r} cannot be trained with; known: {there}")
     return found
 
 
@@ -91,7 +91,7 @@ def _store(value: object, path: str) -> str:
     found = short(value, path)
     if not re.fullmatch(_STORE, found) or ".." in found.split("/"):
         there = "write local, a folder such as /data/checkpoints, or s3://bucket/prefix"
-        raise SpecError(path, f"{shorten(found)!r} is no place for checkpoints: {there}")
+        raise SpecError(path, f"{shorten(found)!r} is not a place for checkpoints: {there}")
     return found
 
 
@@ -211,7 +211,7 @@ def _program_problems(spec: JobSpec) -> Iterator[Problem]:
     if not given:
         yield "", f"nothing to run: give one of {', '.join(PROGRAMS)}; or roles, for an app"
     elif len(given) > 1:
-        yield given[1], f"is given beside {given[0]}: exactly one of them names what runs"
+        yield given[1], f"is given together with {given[0]}: give exactly one of them"
     elif given == ["model"] and not spec.dataset:
         yield "dataset", "missing: a model needs one, for example synthetic"
     elif given == ["model"] and spec.args:

@@ -111,7 +111,7 @@ def resource(
     memMB: int | None = None,  # noqa: N803 - TorchX's argument name
     h: str | None = None,
 ) -> Resource:
-    """Return the named resource `h`; without a name, one of these sizes (2 cores, 1 GiB)."""
+    """Return the named resource `h`, or one of these sizes (default: 2 cores, 1 GiB)."""
     if h:
         return named_resources[h]
     return Resource(cpu=cpu or 2, gpu=gpu or 0, memMB=memMB or 1024)

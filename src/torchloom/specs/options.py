@@ -15,7 +15,7 @@ ANY = ".*"  # the end of a key that stands for all keys which begin as it does
 
 
 class cases:
-    """The two ways to write a name of several words."""
+    """Convert names between snake_case and camelCase."""
 
     @staticmethod
     def snake_to_camel(name: str) -> str:
@@ -30,7 +30,7 @@ class cases:
 def read_pairs(text: str) -> dict[str, str]:
     """Return the `key=value` pairs of a text.
 
-    Pairs are parted by `,` or `;`, which may also stand inside a value: the last one before the
+    Pairs are separated by `,` or `;`, which may also stand inside a value: the last one before the
     next `=` ends the value. What stands in quotes is taken as it is.
     """
     if not text:
@@ -53,7 +53,7 @@ def read_pairs(text: str) -> dict[str, str]:
 
 
 def read_list(text: str) -> list[str]:
-    """Return the items, parted by `,` or `;`; empty ones do not count."""
+    """Return the items, separated by `,` or `;`; empty ones do not count."""
     return [item for item in text.replace(";", ",").split(",") if item]
 
 
@@ -98,14 +98,14 @@ CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
 
 def get_type_name(tp: Any) -> str:
-    """Return the short name of a type, or its text where it has none."""
+    """Return the short name of a type; if it has none, its text."""
     named = tp.__module__ != "typing" and hasattr(tp, "__name__")
     return str(tp.__name__) if named else str(tp)
 
 
 @dataclass
 class runopt:
-    """One option."""
+    """An option of a scheduler."""
 
     default: CfgVal
     opt_type: Any
@@ -317,7 +317,7 @@ class runopts:
 
     def _unknown_text(self, key: str) -> str:
         valid = ", ".join(sorted(self._opts)) or "none"
-        hints = (f"no option {shorten(key)!r}", nearest(key, self._opts), f"there are: {valid}")
+        hints = (f"no option {shorten(key)!r}", nearest(key, self._opts), f"known: {valid}")
         return "; ".join(hint for hint in hints if hint)
 
     def _drop(

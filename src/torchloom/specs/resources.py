@@ -26,7 +26,7 @@ class resource_tags:
 
 @dataclass
 class Resource:
-    """Cores, accelerators and memory of one replica, and what a scheduler may want besides."""
+    """Cores, accelerators and memory of one replica, and further requirements for a scheduler."""
 
     cpu: int = 1
     gpu: int = 0

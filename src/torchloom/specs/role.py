@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class MountType(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
-    """How a mount is written in text: `type=bind`."""
+    """The type of a mount, as in `type=bind`."""
 
     BIND = "bind"
     VOLUME = "volume"
@@ -33,7 +33,7 @@ class MountType(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
 
 @dataclass
 class BindMount:
-    """A path of the host, seen in the container."""
+    """A path of the host, mounted into the container."""
 
     src_path: str
     dst_path: str
@@ -42,7 +42,7 @@ class BindMount:
 
 @dataclass
 class VolumeMount:
-    """A volume that the scheduler keeps, by name."""
+    """A named volume of the scheduler, mounted into the container."""
 
     src: str
     dst_path: str
@@ -90,7 +90,7 @@ Metadata = dict[str, str]
 
 
 class RetryPolicy(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
-    """What is started again when a replica fails; every scheduler knows APPLICATION."""
+    """What is restarted when a replica fails; every scheduler supports APPLICATION."""
 
     REPLICA = "REPLICA"
     APPLICATION = "APPLICATION"
@@ -99,7 +99,9 @@ class RetryPolicy(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
 
 @dataclass
 class Role:
-    """Processes that run the same program. A value: to change one, copy it.
+    """Processes that run the same program, as `num_replicas` replicas.
+
+    Treat a role as a value: to change one, copy it.
 
     `overrides` are late values of other fields; nothing here reads them but `resolved`.
     """
@@ -121,13 +123,26 @@ class Role:
     overrides: dict[str, Any] = field(default_factory=dict)
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
-        """Return the request to submit; a subclass may change it. Called once a role, in order."""
+        """Return the request to submit, which a subclass may change. Called once per role."""
         return dryrun_info
 
 
 @dataclass
 class AppDef:
-    """What runs, as roles."""
+    """An app: what runs, as one or more roles. Every scheduler takes it.
+
+    Example:
+        >>> from torchloom.specs import AppDef, Resource, Role
+        >>> trainer = Role(
+        ...     "trainer",
+        ...     image="",
+        ...     entrypoint="python",
+        ...     args=["train.py"],
+        ...     num_replicas=2,
+        ...     resource=Resource(cpu=4, gpu=1, memMB=8192),
+        ... )
+        >>> app = AppDef("gpt", [trainer])
+    """
 
     name: str
     roles: list[Role] = field(default_factory=list)
@@ -137,7 +152,11 @@ class AppDef:
     __iter__: ClassVar[None] = None
 
     def get_role(self, name: str) -> Role:
-        """Return the first role of this name."""
+        """Return the first role of this name.
+
+        Raises:
+            UnknownRole: The app has no such role.
+        """
         for role in self.roles:
             if role.name == name:
                 return role
@@ -151,7 +170,7 @@ class AppDef:
 
 
 class macros:
-    """What may be written in a role's args, env and metadata, and is filled in per replica."""
+    """Placeholders in a role's args, env and metadata, which are replaced for each replica."""
 
     img_root = "${img_root}"
     app_id = "${app_id}"

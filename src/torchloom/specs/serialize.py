@@ -99,7 +99,7 @@ def parse(text: str, fmt: Format | None = None) -> object:
     """Return text as plain data; without a format, what begins with a brace is taken for JSON."""
     fmt = fmt or ("json" if text.lstrip()[:1] == "{" else "yaml")
     if len(text) > LONGEST:
-        raise SpecError("", f"is too long: {len(text)} letters, at most {LONGEST}")
+        raise SpecError("", f"is too long: {len(text)} characters, at most {LONGEST}")
     try:
         data = _parse_json(text) if fmt == "json" else _parse_yaml(text)
         if _spread(data, {}) > MOST_VALUES:

@@ -130,7 +130,7 @@ class RecordShape:
         return self.make(**{key: self.fields[key](data[key], at(path, key)) for key in data})
 
     def _unknown(self, key: object) -> str:
-        hint = nearest(str(key), self.fields) or f"there are: {', '.join(self.fields)}"
+        hint = nearest(str(key), self.fields) or f"known: {', '.join(self.fields)}"
         return f"unknown field; {hint}"
 
 
@@ -268,7 +268,7 @@ def _by_name(value: object, path: str, record: RecordShape, skip: str = "") -> A
 
 
 def coerce_app(obj: object) -> AppDef:
-    """Return our AppDef as it is, and a copy of one whose class is another's (TorchX's own)."""
+    """Return an AppDef unchanged; copy one of another class, such as TorchX's."""
     if isinstance(obj, AppDef):
         if not isinstance(obj.roles, list) or not all(isinstance(r, Role) for r in obj.roles):
             raise SpecError("roles", f"expected a list of Role, got {shorten(repr(obj.roles))}")
@@ -281,7 +281,7 @@ def coerce_app(obj: object) -> AppDef:
 
 
 def coerce_resource(obj: object, path: str = "resource") -> Resource:
-    """Return our Resource as it is, and a copy of one whose class is another's."""
+    """Return a Resource unchanged; copy one of another class."""
     if isinstance(obj, Resource):
         return obj
     resource: Resource = RESOURCE(unfold_resource(obj, path), path)

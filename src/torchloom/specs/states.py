@@ -44,7 +44,7 @@ STARTED = TERMINAL | {AppState.RUNNING}
 
 
 def is_terminal(state: AppState) -> bool:
-    """Tell whether nothing more will happen."""
+    """Tell whether a state is final."""
     return state in TERMINAL
 
 

@@ -24,7 +24,7 @@ ERROR_BEFORE_STACK = re.compile(r"(.+)\nException")
 
 @dataclass
 class ReplicaStatus:
-    """One replica; `id` is its place in the role, `hostaddr` defaults to `hostname`."""
+    """The status of a replica; `id` is its index in the role, `hostaddr` defaults to `hostname`."""
 
     id: int
     state: ReplicaState
@@ -82,7 +82,7 @@ class RoleStatus:
 
 @dataclass
 class AppStatus:
-    """What a scheduler reports about an app; the replicas are those of the latest attempt."""
+    """The status of an app as its scheduler reports it, with the replicas of the latest attempt."""
 
     state: AppState
     num_restarts: int = 0

@@ -27,7 +27,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
 # The one table of variables that the launcher sets for a rank
-# (`launch/agent/rank_starter.py`): a spec must not set them, or rank and
+# (`launch/agent/rank_environment.py`): a spec must not set them, or rank and
 # launcher would disagree.
 SET_FOR_PEERS = frozenset(  # where ranks form a group
     (
@@ -72,9 +72,9 @@ def short(value: object, path: str) -> str:
     """Accept text that fits into a command line, a database and a terminal."""
     found = text(value, path)
     if len(found) > LONGEST:
-        raise SpecError(path, f"is too long: {len(found)} letters, at most {LONGEST}")
+        raise SpecError(path, f"is too long: {len(found)} characters, at most {LONGEST}")
     if re.search(_UNPRINTABLE, found):
-        raise SpecError(path, f"has letters that cannot be printed: {shorten(repr(found))}")
+        raise SpecError(path, f"has characters that cannot be printed: {shorten(repr(found))}")
     return found
 
 
@@ -164,7 +164,7 @@ def _digits(number: int) -> str:
 
 
 def validate_app(app: AppDef) -> None:
-    """Raise SpecError for the first field that keeps this app from running."""
+    """Check an app; raise SpecError for the first field that is not valid."""
     APP(unfold_app(app), "")  # every field has its type
     for path, problem in _app_problems(app):
         raise SpecError(path, problem)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torchloom import accounts, sealed, settings
 from torchloom.client import plane
@@ -35,8 +35,6 @@ from torchloom.weaver.jobs.launch import (
 from torchloom.weaver.runs import provenance
 from torchloom.weaver.runs.provenance import ProvenanceRequest
 from torchloom.weaver.store.rows import DeviceRow, JobRow, RankProcessRow
-
-T = TypeVar("T")
 
 _PATIENCE = 120.0  # seconds for an account's process to do what it was asked
 _LONGEST = 1 << 20  # bytes of its answer

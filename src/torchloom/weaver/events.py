@@ -1,17 +1,34 @@
-"""What the parts of a weaver share: typed events with their dispatcher, and background tasks.
+"""How the parts of a weaver speak: to each other, to those who watch the events, and to ranks.
 
 A part publishes what other parts must know of; `service.py` lists which part handles what.
-Handlers run at once, in the publisher's transaction if there is one.
+Handlers run at once, in the publisher's transaction if there is one. The journal stores events of
+`state` and wakes their watchers. The sender sends messages to agents, and through them to ranks;
+what must arrive, the rules repeat.
 """
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from torchloom.bus import subjects
+from torchloom.bus.api import Bus, BusLost, TooLong
+from torchloom.bus.codec import encode
 from torchloom.messages.membership import MembershipReport
-from torchloom.messages.plane import Event, Hello, Metrics, Register
-from torchloom.weaver.store.rows import JobRow, RankProcessRow
+from torchloom.messages.plane import (
+    NO_RANK,
+    VERSION,
+    Event,
+    Head,
+    Hello,
+    Message,
+    Metrics,
+    Register,
+)
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import EventRow, JobRow, Json, RankProcessRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +199,109 @@ class BackgroundTasks:
     def _check(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
+
+
+class Journal:
+    """Appends events. Watchers are only woken; they read from their cursor."""
+
+    def __init__(self, state: StateStore, now: Callable[[], float] = time.time) -> None:
+        self._state = state
+        self._now = now
+        self._woken: set[asyncio.Event] = set()
+
+    def note(
+        self,
+        kind: str,
+        job: str = "",
+        *,
+        rank: int = -1,
+        step: int | None = None,
+        author: str = "",
+        reason: str = "",
+        facts: Json = None,
+    ) -> None:
+        """Store an event."""
+        entry = EventRow(
+            time=self._now(),
+            job=job,
+            kind=kind,
+            rank=rank,
+            step=step,
+            author=author,
+            reason=reason,
+            facts=facts or {},
+        )
+        self._state.note(entry)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have watchers read new events."""
+        for woken in self._woken:
+            woken.set()
+
+    def watch(self) -> "JournalWatch":
+        """Return a watch on new events; the caller closes it."""
+        return JournalWatch(self._woken)
+
+
+class JournalWatch:
+    """Wakes one watcher."""
+
+    def __init__(self, woken: set[asyncio.Event]) -> None:
+        self._all = woken
+        self._event = asyncio.Event()
+        woken.add(self._event)
+
+    async def news(self) -> None:
+        """Wait for events since the last call."""
+        await self._event.wait()
+        self._event.clear()
+
+    def close(self) -> None:
+        self._all.discard(self._event)
+
+
+class Sender:
+    """Sends messages in the order of `soon`. Those that the bus loses are only counted."""
+
+    def __init__(self, bus: Bus, dropped: Counter[str]) -> None:
+        self._bus = bus
+        self._dropped = dropped
+        self._waiting: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
+
+    def soon(self, agent: str, message: Message) -> None:
+        """Send a message to an agent without waiting."""
+        self._waiting.put_nowait((subjects.down(agent), message))
+
+    def answer(self, reply: str, message: Message) -> None:
+        """Answer a request without waiting."""
+        if reply:
+            self._waiting.put_nowait((reply, message))
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            await self._send(*await self._waiting.get())
+
+    async def drain(self) -> None:
+        """Send what is queued."""
+        while not self._waiting.empty():
+            await self._send(*self._waiting.get_nowait())
+
+    async def _send(self, subject: str, message: Message) -> None:
+        try:
+            await self._bus.publish(subject, encode(message))
+        except BusLost:
+            self._dropped["unsent"] += 1
+        except TooLong:
+            self._dropped["unsent_too_long"] += 1
+
+
+def head_of(rank: RankProcessRow) -> Head:
+    """Return the head of a message to one process of a rank."""
+    return Head(VERSION, rank.job, rank.generation, rank.rank, rank.incarnation, rank.role)
+
+
+def own_head(job: str = "") -> Head:
+    """Return the head of a message to an agent."""
+    return Head(VERSION, job, 0, NO_RANK, "")

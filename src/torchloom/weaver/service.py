@@ -34,6 +34,7 @@ from torchloom.weaver.events import (
     JobChanged,
     JobStopping,
     JobVacated,
+    Journal,
     LaunchRegistered,
     MemberReported,
     MetricsReceived,
@@ -44,6 +45,7 @@ from torchloom.weaver.events import (
     RankRegistered,
     RecordsStored,
     RunStarted,
+    Sender,
     UnknownJobRequested,
     on,
 )
@@ -59,12 +61,10 @@ from torchloom.weaver.jobs.launch import Launcher, RunnerLauncher
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.reports import BatchIngest, RankReports
 from torchloom.weaver.jobs.retention import PERIOD, RunRetention
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.membership.attempt import LiveAttempts
 from torchloom.weaver.membership.effects import MemberMessages
 from torchloom.weaver.membership.live_recovery import LiveRecovery
 from torchloom.weaver.runs.experiments import Experiments
-from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import PlaneStore, StateLost
 from torchloom.weaver.store.integrity import LOOK as CHECK_FILES
 from torchloom.weaver.store.integrity import DatabaseHealth

@@ -20,7 +20,7 @@ from pathlib import Path
 from torchloom import accounts
 from torchloom.errors import Failure, NotFound, UserError, shorten
 from torchloom.unix import make_private
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import LinkRow, TokenRow, UserRow
 
@@ -28,8 +28,8 @@ ROLES = ("viewer", "operator", "admin")  # each may do what those before it may
 ADMIN = "admin"  # the user of the token in the plane's own folder
 TOKEN, COOKIE = "token", "cookie"
 PREFIX = "loom_"  # of every token, so that people and scanners recognize one
-LINK_LIFE, COOKIE_LIFE = 86_400.0, 30 * 86_400.0
-LONGEST_LIFE = 10 * 365 * 86_400.0
+LINK_LIFETIME, COOKIE_LIFETIME = 86_400.0, 30 * 86_400.0
+LONGEST_LIFETIME = 10 * 365 * 86_400.0
 _KEPT = 7 * 86_400.0  # seconds in which an expired link is distinguished from an unknown one
 _NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _LONGEST_LABEL = 200
@@ -231,7 +231,7 @@ class UserRegistry:
         if key and self._state.find(LinkRow, user=user, key=key):
             raise KeyUsed("a link")
         code, now = secrets.token_urlsafe(32), self._now()
-        link = LinkRow(hash_of(code), user, now + LINK_LIFE, None, key)
+        link = LinkRow(hash_of(code), user, now + LINK_LIFETIME, None, key)
         with self._state.together():
             old = [each.hash for each in self._state.find(LinkRow) if each.expires_at + _KEPT < now]
             if old:
@@ -249,7 +249,7 @@ class UserRegistry:
         if link is None or not hmac.compare_digest(link.hash, hash_of(code)):
             raise LinkRefused("no such link")
         if link.used_at is not None:
-            raise LinkRefused("this link was used already, and is good once", "link_used")
+            raise LinkRefused("this link was already used; a link works once", "link_used")
         if self._now() >= link.expires_at:
             raise LinkRefused("this link is older than 24 hours", "link_over")
         self._enabled(link.user)
@@ -292,7 +292,7 @@ class UserRegistry:
         secret, proof, ends = _secret(), "", None
         token = TokenRow(_name(), user, label, hash_of(secret), kind)
         if kind == COOKIE:
-            proof, ends = secrets.token_urlsafe(32), self._now() + COOKIE_LIFE
+            proof, ends = secrets.token_urlsafe(32), self._now() + COOKIE_LIFETIME
             token = replace(token, expires_at=ends, proof=hash_of(proof))
         return self._added(token, user), secret, proof
 

@@ -136,6 +136,8 @@ def checkpoint_shape(row: CheckpointRow) -> dict[str, Any]:
         "place": row.place,
         "metrics": row.metrics,
         "trigger": row.trigger,
+        "trainer": row.trainer,
+        "path": row.path,
         "reason": row.reason,
         "created_at": when(row.created_at),
         "committed_at": when(row.committed_at),

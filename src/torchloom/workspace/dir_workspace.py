@@ -45,7 +45,7 @@ def copy(projects: Mapping[str, str], target: Path) -> None:
         except OSError as error:
             raise WorkspaceNotCopied(
                 f"cannot copy workspace {project!r}: {error.filename}: {error.strerror}; "
-                "mend that, or leave it out with a line in .loomignore"
+                "fix that, or leave it out with a line in .loomignore"
             ) from error
 
 

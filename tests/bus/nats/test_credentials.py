@@ -26,8 +26,8 @@ def test_a_file_of_credentials_holds_a_jwt_and_a_seed(tmp_path: Path) -> None:
     ("text", "mode", "why"),
     [
         (TEXT, 0o640, "others can read it; `chmod 600 "),
-        ("SUABC\n", 0o600, "it holds no JWT with a seed"),
-        ("", 0o600, "it holds no JWT with a seed"),
+        ("SUABC\n", 0o600, "it contains no JWT with a seed"),
+        ("", 0o600, "it contains no JWT with a seed"),
     ],
 )
 def test_a_file_that_others_can_read_or_that_is_none_is_not_used(

@@ -90,6 +90,18 @@ def test_a_run_that_ends_early_is_not_exact(stage: Stage) -> None:
     assert stage.judged().is_exact is False
 
 
+def test_of_a_run_that_still_trains_it_is_not_known_whether_it_is_exact(stage: Stage) -> None:
+    status = stage.run / "status.json"
+    status.write_text(status.read_text().replace("SUCCEEDED", "RUNNING"))
+    assert stage.judged().is_exact is True  # it has every step of the other one already
+    for rank in (0, 1):
+        stage.book(rank, stage.lines(rank)[:-1])
+
+    assert stage.judged().is_exact is None
+    stage.book(0, [*stage.lines(0)[:-1], {**stage.lines(0)[-1], "digest": "other"}])
+    assert stage.judged().is_exact is False
+
+
 def test_without_ledgers_nobody_knows(stage: Stage) -> None:
     why = "the ranks wrote no step digest log: run the job with LOOM_LEDGER=DIR"
 

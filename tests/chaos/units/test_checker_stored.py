@@ -20,7 +20,7 @@ def hit_on_purpose(stage: Stage, step: int, **more: object) -> None:
 def test_a_shard_with_another_byte_breaks_the_first_promise(stage: Stage) -> None:
     damaged(stage)
 
-    assert stage.broken() == {"I1": "ckpt_step_00008: worker_1.pt has another hash"}
+    assert stage.broken() == {"I1": "ckpt_step_00008: worker_1.pt has a different hash"}
 
 
 def test_a_shard_that_is_too_short_is_found_without_its_hash(stage: Stage) -> None:

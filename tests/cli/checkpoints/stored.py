@@ -70,6 +70,8 @@ def row(root: Path, step: int, state: str = "committed", **more: Any) -> dict[st
         "generation": 0,
         "attempt": 0,
         "place": str(root / f"ckpt_step_{step:05d}"),
+        "trainer": "",
+        "path": "",
         **more,
     }
 

@@ -85,6 +85,6 @@ def test_what_reads_the_store_says_where_it_must_be_run(
 
     assert (code, out) == (2, "")
     assert (
-        "`checkpoint verify`, which reads the store directly, is not to be had from a plane" in err
+        "`checkpoint verify`, which reads the store directly, is not available from a plane" in err
     )
     assert "ask on its host" in err

@@ -94,6 +94,8 @@ def test_programs_get_the_shard_and_the_reason(root: Path, capsys: Captured) -> 
         "shard": "worker_0.pt",
         "reason": OTHER_BYTES,
         "place": str(root / "ckpt_step_00010"),
+        "trainer": "",
+        "path": "",
         "bytes": None,
         "shards": None,
         "seconds": 0,

@@ -125,4 +125,4 @@ def test_what_reads_the_store_is_done_where_it_is(
     code, out, err = said(capsys, *words)
 
     assert (code, out) == (2, "")
-    assert f"`checkpoint {words[0]}`, which reads the store directly, is not to be had" in err
+    assert f"`checkpoint {words[0]}`, which reads the store directly, is not available" in err

@@ -142,7 +142,7 @@ def test_what_an_ended_job_left_running_is_found_and_ended(
     assert leftover.poll() is None
     assert main(["doctor", "--clean"]) == 0
 
-    assert f"would go process {leftover.pid} sleep 600 (of train-a)" in would
+    assert f"would clean up process {leftover.pid} sleep 600 (of train-a)" in would
     assert f"ended    process {leftover.pid} sleep 600 (of train-a)" in capsys.readouterr().out
     assert leftover.wait(60) == -15
 
@@ -207,7 +207,7 @@ def test_without_a_plane_what_is_old_goes_from_the_folders(
     assert main(["doctor", "--clean", "--json"]) == 0
 
     rows = json.loads(capsys.readouterr().out)
-    assert "would go run train-a" in would
+    assert "would remove run train-a" in would
     assert problems("doctor-clean", rows) == []
     assert [(row["kind"], row["job"], row["done"]) for row in rows if row["kind"] == "run"] == [
         ("run", "train-a", True)
@@ -243,7 +243,7 @@ def test_a_mistake_in_the_section_is_refused_before_anything_goes(
 
     assert main(["doctor", "--clean"]) == 2
 
-    assert "[retention] keep = none: write how many runs stay" in capsys.readouterr().err
+    assert "[retention] keep = none: write how many runs to keep" in capsys.readouterr().err
     assert main(["doctor", "--quick"]) == 1
     assert "problem  retention" in capsys.readouterr().out
     assert (state / "runs/train-a").is_dir()

@@ -70,8 +70,8 @@ def test_a_token_is_printed_alone_once_and_listed_without_its_secret(run: Any) -
     heads, *rows = [line.split() for line in table.splitlines()]
     assert heads == ["ID", "USER", "KIND", "STATE", "UNTIL", "LABEL"]
     assert sorted(row[1:4] for row in rows) == [
-        ["admin", "token", "good"],
-        ["alice", "token", "good"],
+        ["admin", "token", "valid"],
+        ["alice", "token", "valid"],
     ]
     assert secret not in table + run("ls", "--all", "--json")[1]
 
@@ -100,7 +100,7 @@ def test_a_link_without_a_server_is_a_code_and_says_so(run: Any) -> None:
     assert code == 0
     assert len(out.strip()) == 43
     assert "one-time link for alice, valid until " in err
-    assert "no server is running to use it; `loom up` starts one" in err
+    assert "no server is running that accepts it; `loom up` starts one" in err
 
 
 def test_a_link_makes_a_user_that_is_not_known_and_says_as_what(run: Any) -> None:

@@ -62,7 +62,7 @@ def test_up_twice_is_one_plane_and_down_twice_is_none(plane: Any) -> None:
     ends = [plane("down") for _ in range(2)]
     assert [(end.returncode, end.stdout) for end in ends] == [
         (0, b"the plane is down\n"),
-        (0, b"no plane was up\n"),
+        (0, b"no plane was running\n"),
     ]
 
 
@@ -163,7 +163,7 @@ def test_down_ends_idle_zygotes_and_names_those_that_a_job_uses(
     assert problems("down", json.loads(busy.stdout)) == []
     assert told[1].startswith(f"the warm interpreter {zygote} stays: {job} uses it")
     assert stayed == zygotes
-    assert idle.stdout == b"no plane was up\n1 idle warm interpreter ended\n"
+    assert idle.stdout == b"no plane was running\n1 idle warm interpreter ended\n"
     assert zygotes_in(tmp_path) == []
 
 
@@ -217,7 +217,8 @@ def test_a_plane_that_cannot_start_is_a_failure_with_its_reason(
 
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1] == (
-        "loom: no NATS of ours at nats://127.0.0.1:1: no server answers; `loom up` brings its own"
+        "loom: no NATS server of this plane at nats://127.0.0.1:1: no server answers; "
+        "`loom up` starts its own"
     )
     until(lambda: plane.processes() == {}, "its interpreter to leave")
 

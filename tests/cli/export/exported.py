@@ -35,9 +35,10 @@ def log(
     names: Sequence[str],
     rows: Iterable[tuple[float, ...]],
     rank: int = 0,
+    generation: int = 1,
 ) -> None:
     """Store what a rank has logged: of each row the step, the time and a value for each name."""
-    head = Head(VERSION, job, 1, rank, f"life {rank} {names[0]}")
+    head = Head(VERSION, job, generation, rank, f"life {rank} {names[0]} {generation}")
     ingest = store.ingest()
     ingest.write([NumberedBatch(head, 1, [Metrics(head, tuple(names), tuple(rows))])])
     ingest.close()

@@ -136,7 +136,11 @@ def test_curves_comparisons_and_the_audit_come_from_the_other_plane(
         teller.tell(0, *((step, {"loss": 1.0 / (step + 1), "lr": 0.1}) for step in range(50)))
         teller.tell(1, (0, {"loss": 7.0}))
         until(teller.is_stored, PATIENCE)
+    with Teller(plane, "curved", 1, generation=1) as teller:
+        teller.tell(0, *((step, {"lr": 0.2}) for step in range(48, 50)))
+        until(teller.is_stored, PATIENCE)
 
+    older = alice.loom("plot", "curved", "lr", "--replaced", "--json")
     drawn = alice.loom("plot", "curved", "loss", "--json")
     every = alice.loom("plot", "curved", "loss", "--all-ranks", "--json")
     compared = alice.loom("compare", "curved", "gpt", "--json")
@@ -146,6 +150,10 @@ def test_curves_comparisons_and_the_audit_come_from_the_other_plane(
     (curve,) = json.loads(drawn[1])
     assert (curve["name"], curve["rank"], curve["steps"]) == ("loss", 0, list(range(50)))
     assert curve["values"] == [1.0 / (step + 1) for step in range(50)]
+    (repeated,) = json.loads(older[1])
+    assert repeated["values"] == [0.1] * 48 + [0.2] * 2
+    (former,) = repeated["replaced"]
+    assert (former["generation"], former["steps"], former["values"]) == (0, [48, 49], [0.1, 0.1])
     assert [(one["rank"], one["values"][0]) for one in json.loads(every[1])] == [(0, 1.0), (1, 7.0)]
     assert [run["job_id"] for run in json.loads(compared[1])["runs"]] == ["curved", "job-1"]
     assert (audit[0], audit[2]) == (0, "")

@@ -36,7 +36,7 @@ def test_without_a_checkpoint_a_run_starts_over_only_if_that_was_said(
 
     refused = loom("resume", job)
     assert (refused.returncode, starts.read_text()) == (2, "x")
-    assert b"it would start over; give --from-scratch" in refused.stderr
+    assert b"resuming would start over; give --from-scratch" in refused.stderr
 
     again = loom("resume", "--from-scratch", job)
     assert (again.returncode, starts.read_text()) == (3, "xx")
@@ -49,7 +49,7 @@ def test_on_a_terminal_it_is_asked_and_no_is_an_answer(
 
     for answer, code, count in ((b"n\n", 130, "x"), (b"y\n", 3, "xx")):
         terminal = on_terminal("resume", job)
-        terminal.expect(b"it would start over. Start over? [y/N]: ")
+        terminal.expect(b"resuming would start over. Start over? [y/N]: ")
         terminal.send(answer)
         assert (terminal.wait(), starts.read_text()) == (code, count)
 

@@ -62,7 +62,7 @@ def test_a_change_is_made_on_all_ranks_and_listed_afterwards(
         (["--undo", "c9"], "no change of knobs has the id 'c9'"),
         (["--undo", "c9", "lr=1"], "--undo restores earlier values"),
         (["lr=0.2", "--for", "3"], "--for needs a guard"),
-        (["lr=0.2", "--guard", "high"], "'high' is no condition of a guard"),
+        (["lr=0.2", "--guard", "high"], "'high' is not a guard condition"),
         (["lr=0.2", "--guard", "loss>1"], "no metric 'loss'; it has logged nothing"),
         (["--guard", "loss>1"], "nothing to set"),
     ],

@@ -131,4 +131,4 @@ def test_a_table_that_cannot_be_read_starts_nothing(table: Any, script: Any, loo
     done = loom("launch", "-n", "1", script(NOISY))
 
     assert (done.returncode, done.stdout, loom.ids()) == (2, b"", [])
-    assert b"site 'mine': '(' is no regular expression" in done.stderr
+    assert b"site 'mine': '(' is not a regular expression" in done.stderr

@@ -166,7 +166,7 @@ def test_devices_are_drained_recovered_registered_and_listed(
         ("fail_device node1/cpu", "device 'node1/cpu' is ambiguous: node1/cpu/0, node1/cpu/1"),
         ("register_device GPU-7 A0", "ranks report their devices themselves; give only"),
         ("fail_device", "fail_device takes one device; write `fail_device UUID`"),
-        ("jbos", "no word 'jbos'; did you mean 'jobs'?; `help` lists them"),
+        ("jbos", "no command 'jbos'; did you mean 'jobs'?; `help` lists them"),
         ("set lr=fast", "lr takes a finite number, not 'fast'"),
         ("set lr=7", "lr must be at most 1, not 7"),
         ("set lrr=1", "no knob 'lrr'; did you mean 'lr'?"),
@@ -277,7 +277,7 @@ def test_a_person_is_prompted_helped_and_remembered(
     terminal.send(b"set te\t0.5\n")
     terminal.expect(b"temperature 0.1 -> 0.5 at step 2")
     terminal.send(b"nonsense\n")
-    terminal.expect(b"loom: no word 'nonsense'")
+    terminal.expect(b"loom: no command 'nonsense'")
     terminal.expect(b"loom train-1> ")
     terminal.send(b"\x04")
 

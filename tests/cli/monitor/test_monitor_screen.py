@@ -206,6 +206,7 @@ def test_the_prompt_can_choose_another_job_and_leave(plane: Plane) -> None:
 
 def test_news_that_come_before_the_window_of_devices_is_made_are_in_it(plane: Plane) -> None:
     async def act(app: Monitor, pilot: Pilot[None]) -> None:
+        await until(lambda: len(ask("devices")["devices"]) == len(known), pilot)
         window = DevicesWindow()
         window.show(ask("devices")["devices"])
         await app.push_screen(window)

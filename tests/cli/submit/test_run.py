@@ -253,7 +253,7 @@ def test_a_policy_is_kept_with_the_job_or_refused(loom: Any, script: Script):
     assert record["policy"] == {"recovery": "shrink", "on_loss": "fail"}
     assert (wrong.returncode, both.returncode) == (2, 2)
     assert "--policy 'shrnk': write one of live, restart, shrink, fail" in text(wrong.stderr)
-    assert "starts nothing again" in text(both.stderr)
+    assert "never restarts" in text(both.stderr)
     assert "policy: nan=restart" in text(dry.stdout)
 
 

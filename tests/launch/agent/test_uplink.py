@@ -87,5 +87,5 @@ def test_one_that_cannot_live_is_told_of_once(relay: NodeAgentProcess) -> None:
     until(lambda: (word := relay.look()) and not said.append(word))
 
     assert len(said) == 1
-    assert said[0].startswith("the plane's agent there does not live: ")
+    assert said[0].startswith("the plane's agent there is not running: ")
     assert "train-1" in said[0]

@@ -68,7 +68,7 @@ def test_a_host_without_module_is_refused_with_the_remedy() -> None:
 
     assert (code, said) == (2, [])
     assert err == (
-        f"loom: {os.uname().nodename} has no `module` to load cuda nccl; take them out of its "
+        f"loom: {os.uname().nodename} has no `module` to load cuda nccl; remove them from its "
         "entry in $LOOM_HOME/sites.toml, or set LOOM_MODULES= to load none\n"
     )
 

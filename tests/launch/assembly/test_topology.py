@@ -65,8 +65,8 @@ def test_devices_count_before_slots() -> None:
     [
         (5, 2, None, "-n 5 is not a multiple of --ppn 2"),
         (4, 2, 1, "-n 4 with --ppn 2 is 2 hosts, not --nhosts 1"),
-        (None, None, 4, "4 hosts asked for, 3 there"),
-        (16, 4, None, "4 hosts asked for, 3 there"),
+        (None, None, 4, "4 hosts requested, 3 available"),
+        (16, 4, None, "4 hosts requested, 3 available"),
         (11, None, None, "-n 11 cannot be spread evenly over 3 hosts that offer 10 ranks"),
         (4, None, 3, "-n 4 cannot be spread evenly over 3 hosts"),
         (0, None, None, "-n takes a number from 1, not 0"),
@@ -108,7 +108,7 @@ def test_a_site_may_name_hosts_otherwise() -> None:
 
 
 def test_a_loopback_name_is_no_address_for_others() -> None:
-    with pytest.raises(BadTopology, match="localhost is no address for the other 1 hosts"):
+    with pytest.raises(BadTopology, match="localhost is not an address for the other 1 hosts"):
         head_address(THREE, HostTopology(("localhost", "b"), (1, 1)))
 
 

@@ -41,7 +41,7 @@ def test_a_pbs_job_id_without_its_nodefile_is_stale() -> None:
 
     world = find_world(env, "n1", no_files)
 
-    doubt = "PBS_JOBID=12.server is stale: its nodefile /aux/12 is not there"
+    doubt = "PBS_JOBID=12.server is stale: its nodefile /aux/12 does not exist"
     assert world == World("plain", ("n1",), notes=(NOTE, doubt))
 
 
@@ -50,12 +50,12 @@ def test_a_pbs_job_id_without_its_nodefile_is_stale() -> None:
     [
         (
             {"SLURM_JOB_ID": "5"},
-            "SLURM_JOB_ID=5 has no SLURM_JOB_NODELIST beside it: not taken for a job",
+            "SLURM_JOB_ID=5 is set without SLURM_JOB_NODELIST: not treated as a job",
         ),
-        ({"LSB_JOBID": "5"}, "LSB_JOBID=5 has no hosts beside it: not taken for a job"),
+        ({"LSB_JOBID": "5"}, "LSB_JOBID=5 is set without hosts: not treated as a job"),
         (
             {"SM_HOSTS": "[", "SM_CURRENT_HOST": "algo-1"},
-            "SM_HOSTS does not list SM_CURRENT_HOST: not taken for a SageMaker job",
+            "SM_HOSTS does not list SM_CURRENT_HOST: not treated as a SageMaker job",
         ),
     ],
 )

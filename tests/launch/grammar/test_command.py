@@ -101,9 +101,9 @@ def test_what_is_not_ours_before_two_dashes_is_the_native_launchers(
 
 
 def test_launcher_flags_are_refused_where_our_agent_starts_the_ranks() -> None:
-    with pytest.raises(UserError, match=r"-x is no option of loom launch.* with --launcher"):
+    with pytest.raises(UserError, match=r"-x is not an option of loom launch.* with --launcher"):
         parse("--launcher agent -x FOO -- a")
-    with pytest.raises(UserError, match="-x is no option of loom launch"):
+    with pytest.raises(UserError, match="-x is not an option of loom launch"):
         parse("-x FOO -- a").check_launcher("agent")
     parse("--launcher srun -x FOO -- a").check_launcher("srun")
 

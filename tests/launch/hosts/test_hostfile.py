@@ -39,7 +39,7 @@ def test_the_host_files_of_all_launchers_are_read(text: str, hosts: tuple[HostSl
 
 
 def test_a_line_that_would_become_a_flag_is_refused() -> None:
-    with pytest.raises(BadHostfile, match="'-oProxyCommand=x' is no host name"):
+    with pytest.raises(BadHostfile, match="'-oProxyCommand=x' is not a host name"):
         parse_hosts("a\n-oProxyCommand=x\n")
 
 

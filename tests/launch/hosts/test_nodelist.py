@@ -58,7 +58,7 @@ def test_counts_are_expanded(text: str, counts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["2(x)", "x3", "2(x3", "-1", "2(y3)"])
 def test_counts_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(BadNodelist, match="is no count"):
+    with pytest.raises(BadNodelist, match="is not a count"):
         expand_counts(text)
 
 

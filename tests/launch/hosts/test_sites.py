@@ -66,16 +66,16 @@ def test_a_table_of_the_users_replaces_a_built_in_site() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[a\n", "the table is no TOML"),
+        ("[a\n", "the table is not TOML"),
         ("a = 1\n", "site 'a': it must be a table"),
         ("[a]\ncpubind = 'x'\n", "unknown field 'cpubind'"),
         ("[a]\nmatch = { host = 'x' }\n", "unknown field 'host'"),
         ("[a]\nmodules = 'x'\n", "modules must be a list, not 'x'"),
-        ("[a]\nnoise = ['(']\n", "is no regular expression"),
-        ("[a]\nmatch = { hosts = '[' }\n", "is no regular expression"),
+        ("[a]\nnoise = ['(']\n", "is not a regular expression"),
+        ("[a]\nmatch = { hosts = '[' }\n", "is not a regular expression"),
         ("[a]\nmatch = 'x'\n", "match must be a table"),
-        ("[a]\nmatch = { hosts = 3 }\n", "match must hold texts"),
-        ("[a]\nmatch = { env = { A = 3 } }\n", "match must hold texts"),
+        ("[a]\nmatch = { hosts = 3 }\n", "match must contain strings"),
+        ("[a]\nmatch = { env = { A = 3 } }\n", "match must contain strings"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_refused(text: str, why: str) -> None:

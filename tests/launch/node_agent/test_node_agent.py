@@ -98,7 +98,9 @@ class Stage:
         self.address = folder / "run" / "agent.sock"
         me = AgentIdentity("here", "host", "boot", os.getpid(), DEVICES)
         bus = MemoryBus(self.exchange, subjects.inbox("here"))
-        self.relay = NodeAgent(me, bus, self.address, folder / "spool", limit, 0.2, beat=beat)
+        self.relay = NodeAgent(
+            me, bus, self.address, folder / "spool", limit, 0.2, heartbeat_period=beat
+        )
         self.dropped = self.relay.dropped
         self.weaver_bus = MemoryBus(self.exchange)
         self.weaver = FakeWeaver(self.weaver_bus, self.database)

@@ -10,16 +10,16 @@ from torchloom.bus.codec import Frames, decode
 from torchloom.messages.membership import (
     Arrived,
     Broke,
-    EndLife,
+    EndProcess,
     Finished,
     Fork,
     Go,
     JoinGeneration,
     LetStand,
-    Life,
-    Lives,
     MakeStore,
     NotRestored,
+    ProcessReport,
+    ProcessReports,
     Release,
     Restart,
     Restored,
@@ -54,7 +54,7 @@ TALK: tuple[Message, ...] = (
     NotRestored(LIFE, "no room"),
     Finished(LIFE, 9),
 )
-LIVES = Lives(LAUNCH, 0, (Life(0, 1, "here"), Life(1, 1, "here", -9, 7)))
+LIVES = ProcessReports(LAUNCH, 0, (ProcessReport(0, 1, "here"), ProcessReport(1, 1, "here", -9, 7)))
 
 
 class Launch(Caller):
@@ -79,7 +79,7 @@ def orders(head: Head, epoch: int) -> tuple[Message, ...]:
         Watch(head, epoch, 0, True),
         Fork(head, epoch, 0, 1, 2, "here"),
         MakeStore(head, epoch, 0, "here"),
-        EndLife(head, epoch, 0, 1, 2, "hang"),
+        EndProcess(head, epoch, 0, 1, 2, "hang"),
         Restart(head, epoch, 0, "exit_signal_9_rank_1", "live_wait"),
     )
 
@@ -142,7 +142,7 @@ def test_nobody_speaks_for_a_launch_but_it_and_it_for_no_rank(tmp_path: Path) ->
         async with stage(tmp_path) as one:
             rank, starter = await one.call(said_by()), await launch(one, said_by(LAUNCH))
             await come_true(lambda: len(one.weaver.acts) == 2)
-            rank.say(Lives(LIFE, 0, ()), LIVES)
+            rank.say(ProcessReports(LIFE, 0, ()), LIVES)
             starter.say(Arrived(LAUNCH, 7), Arrived(LIFE, 7), LIVES)
             await come_true(lambda: len(one.weaver.acts) == 3)
 

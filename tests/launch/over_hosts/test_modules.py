@@ -54,7 +54,7 @@ def test_a_host_without_module_is_named_with_the_reason(launches: Launches) -> N
 
     assert done.returncode == 1
     assert launches.record()["reason"] == "node_lost_n2"
-    assert "n2: ssh ended: loom: n2 has no `module` to load cuda; take them out" in done.stderr
+    assert "n2: ssh ended: loom: n2 has no `module` to load cuda; remove them" in done.stderr
     assert launches.told() == {}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from torchloom import settings
 from torchloom.launch.host.sockets import UPLINK
-from torchloom.messages.membership import Life
+from torchloom.messages.membership import ProcessReport
 
 from ...harness.home import until
 from ...harness.host_launches import LIMIT, Launches
@@ -65,9 +65,13 @@ def test_a_rank_of_another_host_is_replaced_there_and_meets_the_others_in_a_stor
     launches.until_up(1, lives=2)
     store = plane.until_told(lambda lives: lives.stored == 1).store
 
-    assert first.lives == (Life(0, 1, "n1"), Life(1, 1, "n2"), Life(2, 1, "n2"))
+    assert first.lives == (
+        ProcessReport(0, 1, "n1"),
+        ProcessReport(1, 1, "n2"),
+        ProcessReport(2, 1, "n2"),
+    )
     assert first.room == {"n1": 1, "n2": 2, "n3": 2}
-    assert ended == Life(2, 1, "n2", -signal.SIGKILL)
+    assert ended == ProcessReport(2, 1, "n2", -signal.SIGKILL)
     assert last(launches, 2) == ("n2", "2", "1", "1")
     assert [len(lives) for lives in launches.lives().values()] == [1, 1, 2]
     host, port = store.removeprefix("tcp://").split(":")

@@ -87,7 +87,7 @@ def test_a_state_folder_that_takes_no_files_is_named_with_the_remedy(home: Path)
         new()
 
     assert str(raised.value) == (
-        f"cannot write to {home}/runs: Not a directory; free the disk, mend its permissions, "
+        f"cannot write to {home}/runs: Not a directory; free some disk space, fix its permissions, "
         "or set LOOM_HOME to another folder"
     )
 

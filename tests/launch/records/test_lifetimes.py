@@ -31,7 +31,7 @@ def test_what_says_enough_is_let_through(
 @pytest.mark.parametrize(
     ("asked", "is_complete", "newest", "refusal", "words"),
     [
-        ({}, False, None, NoCheckpoint, "it would start over; give --from-scratch"),
+        ({}, False, None, NoCheckpoint, "resuming would start over; give --from-scratch"),
         ({"until": 80}, True, None, NoCheckpoint, "--from-scratch"),
         ({}, True, 40, AlreadyComplete, "--until STEP .* extends it, --from STEP"),
         ({"from_scratch": True}, True, None, AlreadyComplete, "--until STEP"),

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from torchloom import settings
-from torchloom.launch.records.record_writer import POKES, notify_weaver
+from torchloom.launch.records.record_writer import CHANGES_SOCKET, notify_weaver
 from torchloom.unix import reachable
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (settings.plane_dir() / POKES).parent.mkdir(parents=True)
-    return settings.plane_dir() / POKES
+    monkeypatch.setenv("LOOM_HOME", str(tmp_path / "home"))  # a plane of the user's own says where
+    (settings.plane_dir() / CHANGES_SOCKET).parent.mkdir(parents=True)
+    return settings.plane_dir() / CHANGES_SOCKET
 
 
 def test_a_weaver_hears_which_run_has_news(place: Path) -> None:
@@ -30,8 +31,9 @@ def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("deep" * 30)))
+    monkeypatch.setenv("LOOM_HOME", str(tmp_path / "home"))
     (tmp_path / ("deep" * 30)).mkdir()
-    place = settings.plane_dir() / POKES
+    place = settings.plane_dir() / CHANGES_SOCKET
     place.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as weaver:
         with reachable(place) as address:

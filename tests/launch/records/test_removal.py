@@ -95,9 +95,9 @@ def test_all_that_is_due_goes_and_is_told() -> None:
     done = removal.carry_out(limits, dry=False)
 
     assert [(row["kind"], row["job"], row["done"], row["text"]) for row in would] == [
-        ("run", "old-2", False, "would go"),
-        ("logs", "old-1", False, "would go"),
-        ("run", "inner-1", False, "would go"),
+        ("run", "old-2", False, "would remove"),
+        ("logs", "old-1", False, "would remove"),
+        ("run", "inner-1", False, "would remove"),
     ]
     assert [(row["kind"], row["job"], row["done"], row["text"]) for row in done] == [
         ("run", "old-2", True, "removed"),

@@ -436,7 +436,9 @@ def test_what_is_gone_is_named_instead_of_being_run(
     over(app_id)
     script.unlink()
 
-    with pytest.raises(resumption.NotResumable, match=r"the script it ran is gone: .*note\.py"):
+    with pytest.raises(
+        resumption.NotResumable, match=r"the script it ran no longer exists: .*note\.py"
+    ):
         scheduler.resume(app_id)
     with pytest.raises(resumption.NotResumable, match="there is no run nobody"):
         scheduler.resume("nobody")

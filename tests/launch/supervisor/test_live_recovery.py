@@ -19,7 +19,7 @@ from torchloom.launch.records import catalog, resumption
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
 from torchloom.messages.base import NO_RANK
-from torchloom.messages.membership import Life
+from torchloom.messages.membership import ProcessReport
 from torchloom.runner.api import Runner, get_runner
 from torchloom.specs.api import AppState
 
@@ -150,7 +150,7 @@ def test_a_launch_says_who_it_is_and_which_processes_there_are(
     assert (head.job, head.generation, head.rank, head.role) == (app_id, 0, NO_RANK, "train")
     assert (register.pid, str(register.started)) == (record.launcher.pid, record.launcher.started)
     assert (register.attempt, register.world_size, lives.head) == (0, 3, head)
-    assert lives.lives == tuple(Life(rank, 1, node) for rank in range(3))
+    assert lives.lives == tuple(ProcessReport(rank, 1, node) for rank in range(3))
     assert (lives.attempt, lives.room, lives.lost, lives.stored) == (0, {node: 3}, (), -1)
 
 
@@ -189,7 +189,7 @@ def test_a_rank_that_is_killed_gets_a_new_process_and_the_others_never_stop(
     store = plane.until_told(lambda lives: lives.stored == 1).store
 
     others = {rank: process(there(out, 0, rank)["pid"]) for rank in (0, 2)}
-    assert ended == Life(1, 1, host_name(), -signal.SIGKILL)
+    assert ended == ProcessReport(1, 1, host_name(), -signal.SIGKILL)
     assert others == {rank: before[rank] for rank in (0, 2)}
     assert store == f"file:///dev/shm/loom-{watched}-{os.getuid()}/train-g1"
     names = ("LOOM_LIFE", "LOOM_GENERATION", "LOOM_ATTEMPT", "LOOM_STANDIN")
@@ -246,7 +246,7 @@ def test_live_that_cannot_go_on_is_a_restart_like_any_other(
     assert all("LOOM_STANDIN" not in one for one in again)
     until(lambda: not any(process(pid) for pid in pids))
     lives = plane.until_told(lambda lives: lives.attempt == 1)
-    assert lives.lives == tuple(Life(rank, 1, host_name()) for rank in range(3))
+    assert lives.lives == tuple(ProcessReport(rank, 1, host_name()) for rank in range(3))
     assert lives.head.generation == 5
     record = catalog.record(watched)
     assert record is not None
@@ -322,8 +322,8 @@ def test_an_agent_that_is_killed_meanwhile_has_a_successor_that_knows_newcomers(
     ended = plane.until_ended(1, 2)
     plane.fork(1, 3, generation=2)
 
-    assert known == Life(1, 2, host_name())
-    assert ended == Life(1, 2, host_name(), -signal.SIGKILL)
+    assert known == ProcessReport(1, 2, host_name())
+    assert ended == ProcessReport(1, 2, host_name(), -signal.SIGKILL)
     assert there(out, 0, 1, 3)["LOOM_GENERATION"] == "2"
     others = ranks - {newcomer}
     assert {pid: process(pid) for pid in others} == {pid: before[pid] for pid in others}
@@ -408,7 +408,9 @@ def test_a_fork_that_cannot_be_done_is_told(plane: FakeAgent, watched: str, out:
 
     plane.fork(1, 2, generation=1, node="nowhere")
 
-    assert plane.until_ended(1, 2) == Life(1, 2, "nowhere", 1, why="there is no node nowhere")
+    assert plane.until_ended(1, 2) == ProcessReport(
+        1, 2, "nowhere", 1, why="there is no node nowhere"
+    )
 
 
 def test_a_line_that_breaks_is_there_again_and_tells_all(

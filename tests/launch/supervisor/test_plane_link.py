@@ -13,7 +13,7 @@ from torchloom.bus.codec import Frames, decode, frame
 from torchloom.launch.host.sockets import Timers
 from torchloom.launch.supervisor import plane_link
 from torchloom.launch.supervisor.plane_link import PlaneLink
-from torchloom.messages.membership import Life, Lives, Watch
+from torchloom.messages.membership import ProcessReport, ProcessReports, Watch
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 
 from ...harness.home import TIMEOUT
@@ -35,7 +35,7 @@ class Loop:
             self.selector,
             self.later,
             lambda: REGISTER,
-            lambda: Lives(HEAD, 0, (Life(0, 1, "here", step=self.step),)),
+            lambda: ProcessReports(HEAD, 0, (ProcessReport(0, 1, "here", step=self.step),)),
             self.orders.append,
             self.path,
         )
@@ -64,7 +64,7 @@ class Loop:
         try:
             while data := self.agent.recv(1 << 16):
                 whole = list(self._frames.feed(data))
-                self.heard += [decode(each, Register | Lives) for each in whole]
+                self.heard += [decode(each, Register | ProcessReports) for each in whole]
         except BlockingIOError:
             pass
         return self.heard
@@ -95,7 +95,7 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
 
 
 def steps(messages: list[Message]) -> list[int]:
-    return [message.lives[0].step for message in messages if isinstance(message, Lives)]
+    return [message.lives[0].step for message in messages if isinstance(message, ProcessReports)]
 
 
 def test_whoever_answers_hears_a_register_and_then_lives(loop: Loop) -> None:
@@ -104,7 +104,10 @@ def test_whoever_answers_hears_a_register_and_then_lives(loop: Loop) -> None:
     loop.line.open()
     loop.accept()
 
-    assert loop.hear() == [REGISTER, Lives(HEAD, 0, (Life(0, 1, "here", step=0),))]
+    assert loop.hear() == [
+        REGISTER,
+        ProcessReports(HEAD, 0, (ProcessReport(0, 1, "here", step=0),)),
+    ]
 
 
 def test_a_change_is_told_at_once_and_nothing_once_a_second(loop: Loop) -> None:

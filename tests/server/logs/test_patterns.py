@@ -94,7 +94,7 @@ def test_what_is_no_pattern_is_refused_in_words(pattern: str) -> None:
         finally:
             await pool.close()
 
-    with pytest.raises(BadPattern, match="no regular expression"):
+    with pytest.raises(BadPattern, match="not a regular expression"):
         asyncio.run(search())
 
 

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from ...harness.home import until
+from ...harness.metric_rows import replaced_in_file
 from ...harness.metric_senders import Teller
-from ...harness.server_plane import PATIENCE, Plane
+from ...harness.server_plane import PATIENCE, Plane, Server
 
 pytestmark = pytest.mark.process
 
@@ -106,9 +107,42 @@ def test_what_is_no_number_is_null(admin: httpx.Client, teller: Teller) -> None:
     assert (curve["steps"], curve["values"]) == ([0, 1, 2], [1.0, None, None])
 
 
+def test_steps_that_a_later_generation_repeats_are_those_of_before_too_where_asked_for(
+    plane: Plane, server: Server, admin: httpx.Client
+) -> None:
+    path = "/api/jobs/repeated/metrics"
+    for generation, first in ((1, 0), (2, 5)):
+        with Teller(plane, "repeated", 1, generation=generation) as teller:
+            rows = [(step, {"loss": step + generation / 10}) for step in range(first, 10)]
+            teller.tell(0, *rows)
+            until(teller.is_stored, PATIENCE)
+
+    (plain,) = admin.get(path).json()["series"]
+    (curve,) = admin.get(path, params={"replaced": True}).json()["series"]
+
+    (older,) = curve["replaced"]
+    stored = plane.home / "plane" / "records.db"
+    kept = {place[4]: its for place, its in replaced_in_file(stored).items() if "repeated" in place}
+    assert curve["last"] == [*(n + 0.1 for n in range(5)), *(n + 0.2 for n in range(5, 10))]
+    assert (older["generation"], older["steps"]) == (1, [5, 6, 7, 8, 9])
+    assert older["last"] == older["min"] == older["max"] == [n + 0.1 for n in range(5, 10)]
+    assert {step: (its[1].time, its[1].value) for step, its in kept.items()} == {
+        step: (time, value)
+        for step, time, value in zip(older["steps"], older["times"], older["last"], strict=True)
+    }
+    assert [list(its) for its in kept.values()] == [[1]] * 5
+    assert plain == {**curve, "replaced": []}
+    assert curve["has_replaced"]
+    (part,) = admin.get(path, params={"replaced": True, "first": 7, "buckets": 1}).json()["series"]
+    (older,) = part["replaced"]
+    assert (older["first_steps"], older["steps"], older["counts"]) == ([7], [9], [3])
+    assert server.client("").get(path, params={"replaced": True}).status_code == 401
+
+
 @pytest.mark.parametrize(
     ("words", "status", "code"),
     [
+        ({"raw": True, "replaced": True}, 422, "bad_value"),
         ({"raw": True, "cursor": "x"}, 422, "bad_cursor"),
         ({"first": 9, "last": 3}, 422, "bad_value"),
         ({"buckets": 0}, 422, "bad_value"),

@@ -64,6 +64,7 @@ def test_a_viewer_looks_and_a_refusal_says_what_it_takes(
 
     assert refused(answer) == (403, "forbidden")
     assert answer.json()["detail"] == "vera is viewer, and this takes operator"
+    assert "`loom tokens user vera --role operator`" in answer.json()["remedy"]
 
 
 def test_a_link_becomes_a_session_once(admin: httpx.Client, server: Server) -> None:
@@ -91,7 +92,7 @@ def test_a_link_becomes_a_session_once(admin: httpx.Client, server: Server) -> N
     assert first.json()["token"] is None
     assert (first.json()["user"], first.json()["kind"]) == ("admin", "cookie")
     assert refused(second) == (409, "link_used")
-    assert second.json()["detail"].startswith("this link was used already, and is good once")
+    assert second.json()["detail"].startswith("this link was already used; a link works once")
     assert (me["user"], me["kind"]) == ("admin", "cookie")
     assert write.status_code == 200
     assert refused(without_origin) == (403, "foreign_origin")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.server.security.auth import CallerIdentity, CookieRefused, Identities, identities_of
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import DatabasePlace, PlaneStore, StateLost, open_store
 from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.rows import TokenRow

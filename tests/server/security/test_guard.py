@@ -151,7 +151,7 @@ def test_a_cookie_is_no_token(ask: Any, behind: Behind, method: str, path: str, 
     for others in ((), (ORIGIN,), (cookie("vera"), proof("vera"), ORIGIN)):
         answer = ask(method, path, shown, *others)
         assert (answer.status, answer.code) == (401, "cookie_refused")
-        assert "no token" in answer.problem["detail"]
+        assert "not a token" in answer.problem["detail"]
     assert behind.heard == []
 
 

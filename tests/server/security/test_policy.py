@@ -16,7 +16,7 @@ from torchloom.server.security.auth import identities_of
 from torchloom.server.security.guard import reach
 from torchloom.server.security.policy import OPEN, POLICY, PolicyGap, Row, check, routes_of
 from torchloom.server.weaver_link import WeaverLink
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import DatabasePlace, open_store
 from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.users import ROLES, UserRegistry
@@ -132,7 +132,7 @@ def test_what_is_open_shows_and_changes_no_job() -> None:
         *("GET /healthz", "GET /readyz", "GET /login", "POST /api/login", "GET /api/authority"),
         *("GET /", "GET /jobs", "GET /jobs/{path:path}", "GET /assets/{path:path}"),
         *("GET /experiments", "GET /experiments/{path:path}", "GET /submit"),
-        *("GET /cluster", "GET /settings"),
+        *("GET /cluster", "GET /settings", "GET /manual", "GET /manual/{path:path}"),
         *("GET /favicon.ico", "GET /favicon.svg", "GET /robots.txt"),
     }
 

@@ -160,7 +160,7 @@ def test_a_knob_is_set_and_the_answer_says_where_and_from_what(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("values", "code", "words"),
     [
-        ({"lrr": 0.1}, "not_found", "no knob 'lrr'; did you mean 'lr'?; there are lr, n, on"),
+        ({"lrr": 0.1}, "not_found", "no knob 'lrr'; did you mean 'lr'?; known: lr, n, on"),
         ({"lr": "fast"}, "bad_value", "lr takes a finite number, not 'fast'"),
         ({"lr": True}, "bad_value", "lr takes a finite number, not True"),
         ({"lr": float("nan")}, "bad_value", "lr takes a finite number, not nan"),

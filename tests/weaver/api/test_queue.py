@@ -337,10 +337,15 @@ def test_jobs_that_have_no_run_are_listed_with_those_that_only_the_plane_knows(
         ids = [(await door.ask("submit", spec=SPEC, owner="alice"))["id"] for _ in range(2)]
 
         listed = await door.ask("jobs", strangers=True)
+        meant = {
+            name: [job["id"] for job in await door.ask("jobs", strangers=True, named=name)]
+            for name in ("train", ids[0], "another")
+        }
 
         assert {job["id"]: job["state"] for job in listed} == dict(
             zip(ids, ("RUNNING", "QUEUED"), strict=True)
         )
+        assert meant == {"train": ids[::-1], ids[0]: ids[:1], "another": []}
 
     at_the_door(tmp_path, scenario)
 

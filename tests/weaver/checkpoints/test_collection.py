@@ -178,6 +178,37 @@ def test_all_shards_make_one_commit_with_a_manifest_and_an_event(tmp_path: Path)
     }
 
 
+def test_what_a_trainer_saved_is_a_checkpoint_until_the_trainer_removes_it(tmp_path: Path) -> None:
+    files = [["model.safetensors", 7, HASH], ["rng_state_0.pth", 1, HASH]]
+    trainer = {"kind": "transformers", "path": "/out/checkpoint-100", "training": 1, "files": files}
+
+    async def scenario() -> list[dict[str, Any]]:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            node, ranks = await launched(exchange)
+            await node.write(ranks[1], 100)
+            await node.write(ranks[0], 100, trainer={**trainer, "files": [["../x", 1, HASH]]})
+            assert weaver.dropped["malformed_shard"] == 1
+            await node.write(ranks[0], 100, trainer=trainer)
+            await until(lambda: states(tmp_path) == {100: "committed"})
+            (asked,) = node.of(Commit)
+            written = json.loads(zlib.decompress(asked.manifest))
+            assert written["trainer"] == trainer
+            for _ in range(2):
+                await node.tell(ranks[0], "checkpoint_gone", step=100)
+            await until(lambda: states(tmp_path) == {100: "removed"})
+            listed: list[dict[str, Any]] = await ask(weaver, "checkpoints")
+            return listed
+
+    (row,) = asyncio.run(scenario())
+
+    assert (row["trainer"], row["path"]) == ("transformers", "/out/checkpoint-100")
+    assert (row["bytes"], row["reason"]) == (209, "transformers removed /out/checkpoint-100")
+    (told,) = noted(tmp_path, "checkpoint_committed")
+    assert (told["trainer"], told["path"]) == ("transformers", "/out/checkpoint-100")
+    assert [one["author"] for one in noted(tmp_path, "checkpoint_removed")] == ["transformers"]
+
+
 def test_a_weaver_that_dies_between_shards_or_before_the_answer_goes_on(tmp_path: Path) -> None:
     async def scenario() -> list[Commit]:
         exchange = Exchange()
@@ -473,6 +504,8 @@ def test_after_each_commit_go_those_that_the_job_does_not_keep(tmp_path: Path) -
         "world_size": 2,
         "bytes": 201,
         "place": f"{ROOT}/ckpt_step_00030",
+        "trainer": "",
+        "path": "",
         "metrics": {"loss": 0.5},
         "trigger": "every_n_steps",
         "reason": "not among those that the job keeps",

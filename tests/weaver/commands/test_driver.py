@@ -26,6 +26,11 @@ async def change(weaver: Weaver, value: float, name: str = "c1", **words: Any) -
     return await weaver.commands.ask("job-1", command, 10.0)
 
 
+def done(value: float, before: float) -> dict[str, Any]:
+    """Return the payload of a change that ranks have applied."""
+    return {"name": "lr", "value": value, "hold": False, "before": {"lr": before}}
+
+
 def steps(ranks: list[FakeRank]) -> list[list[tuple[int, Any]]]:
     return [[(step, value) for _, step, value in rank.applied] for rank in ranks]
 
@@ -257,8 +262,8 @@ def test_a_late_joiner_hears_of_all_changes_and_their_steps_with_its_welcome(
             await until(lambda: agent.of(Welcome)[-1].head.incarnation == "late")
             assert agent.of(Welcome)[0].changes == ()
             assert agent.of(Welcome)[-1].changes == (
-                Planned("c1/1", 2, {"name": "lr", "value": 0.03, "hold": False}, True),
-                Planned("c2/1", 9, {"name": "lr", "value": 0.02, "hold": False}, True),
+                Planned("c1/1", 2, done(0.03, 0.1), True),
+                Planned("c2/1", 9, done(0.02, 0.1), True),
                 Planned("c3/1", 50, {"name": "lr", "value": 0.01, "hold": False}, False),
             )
             assert agent.of(Welcome)[-1].epoch == 1

@@ -134,7 +134,7 @@ def test_a_change_that_was_changed_again_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "complaint"),
     [
-        ({"guard": "loss"}, "'loss' is no condition of a guard"),
+        ({"guard": "loss"}, "'loss' is not a guard condition"),
         ({"guard": "lss>1"}, "no metric 'lss'; did you mean 'loss'?"),
         ({"guard": "loss>1", "span": 0}, "one step at least"),
     ],

@@ -9,7 +9,7 @@ from torchloom.messages.plane import Applied, Message, Outcome
 from torchloom.rules.control.command import Ack, Command, CommandEntry, CommandKind, Status
 from torchloom.weaver.commands.driver import wrapped
 from torchloom.weaver.commands.rows import CommandRows
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import open_store
 

@@ -115,7 +115,7 @@ def test_a_rank_of_an_older_generation_is_not_taken_in(tmp_path: Path) -> None:
             await agent.act(register(0, generation=2, incarnation="old"))
             await until(lambda: weaver.dropped["old_generation"])
             await agent.act(register(0, generation=4, incarnation="new"))
-            await until(lambda: weaver.roster.of_life("new"))
+            await until(lambda: weaver.roster.of_incarnation("new"))
 
     asyncio.run(scenario())
 

@@ -232,7 +232,7 @@ def test_what_is_due_can_be_asked_and_had_done_at_the_door(tmp_path: Path) -> No
         assert (tmp_path / "loom/runs" / OLD).is_dir()
         done = await answering.answer(asking("retain"))
 
-        assert would == {"ok": [{**row, "done": False, "text": "would go"}]}
+        assert would == {"ok": [{**row, "done": False, "text": "would remove"}]}
         assert done == {"ok": [{**row, "done": True, "text": "removed"}]}
         assert "retain" not in answering.on_the_bus  # nobody removes anything over the bus
 

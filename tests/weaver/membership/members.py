@@ -13,14 +13,14 @@ from torchloom.bus.codec import decode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages.membership import (
     Arrived,
-    EndLife,
+    EndProcess,
     Finished,
     Fork,
     Go,
     JoinGeneration,
-    Life,
-    Lives,
     MakeStore,
+    ProcessReport,
+    ProcessReports,
     Release,
     Restart,
     Restored,
@@ -95,7 +95,7 @@ class Launch:
         self.agent = agent
         self.head = Head(VERSION, job, 0, NO_RANK, "launch", "trainer")
         self.attempt = 0
-        self.lives = [Life(rank, 1, NODE) for rank in range(count)]
+        self.lives = [ProcessReport(rank, 1, NODE) for rank in range(count)]
         self.count = count
         self.heard: list[Message] = []
         self.silent: set[type[Message]] = set()
@@ -117,7 +117,9 @@ class Launch:
     async def says(self, **changes: Any) -> None:
         """Say which processes there were."""
         room = {NODE: self.count}
-        said = Lives(self.head, self.attempt, tuple(self.lives), room, self.lost, *self.store)
+        said = ProcessReports(
+            self.head, self.attempt, tuple(self.lives), room, self.lost, *self.store
+        )
         await self.agent.act(msgspec.structs.replace(said, **changes))
 
     def ends(self, rank: int, code: int = -9, step: int = 9) -> None:
@@ -140,7 +142,7 @@ class Launch:
             case MakeStore():
                 generation = message.head.generation
                 self.store = (f"file:///dev/shm/{generation}", generation)
-            case EndLife():
+            case EndProcess():
                 if (message.rank, message.life) in [(one.rank, one.life) for one in self.lives]:
                     self.ends(message.rank)
             case Restart():
@@ -152,9 +154,9 @@ class Launch:
         if who in [(one.rank, one.life) for one in self.lives]:
             return
         if who in self.fails:
-            self.lives.append(Life(*who, order.node, code=1, why="no room"))
+            self.lives.append(ProcessReport(*who, order.node, code=1, why="no room"))
             return
-        self.lives.append(Life(*who, order.node))
+        self.lives.append(ProcessReport(*who, order.node))
         if who in self.dies:
             self.ends(order.rank, code=1, step=-1)
             return

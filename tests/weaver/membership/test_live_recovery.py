@@ -12,15 +12,15 @@ import sqlalchemy as sa
 from torchloom.bus.memory import Exchange
 from torchloom.messages.membership import (
     Broke,
-    EndLife,
+    EndProcess,
     Fork,
     Given,
     Go,
     JoinGeneration,
     LetStand,
-    Life,
     MakeStore,
     NotRestored,
+    ProcessReport,
     Release,
     Restart,
     Transfer,
@@ -28,6 +28,9 @@ from torchloom.messages.membership import (
 )
 from torchloom.messages.plane import Kill
 from torchloom.rules.devices import DeviceState
+from torchloom.rules.membership import live_recovery as rules
+from torchloom.rules.membership.events import StoreMade
+from torchloom.rules.membership.generation import State
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.rows import LiveRecoveryRow
 
@@ -193,7 +196,7 @@ def test_the_ranks_of_a_lost_node_come_up_where_there_is_room(tmp_path: Path) ->
         async with weaver_at(tmp_path, exchange) as weaver:
             agent = await begun(exchange)
             launch = agent.launch
-            launch.lives[2] = Life(2, 1, "node2")
+            launch.lives[2] = ProcessReport(2, 1, "node2")
             await launch.says()
             for member in agent.members.values():
                 await member.trains()
@@ -396,7 +399,7 @@ def test_a_device_that_fails_ends_its_rank_alone(tmp_path: Path) -> None:
             weaver.responses.device("node1/cpu/1", DeviceState.FAILED, "test", "ecc")
             await recovered(agent, weaver, 1)
 
-            ended = {(m.rank, m.life, m.reason) for m in agent.launch.of(EndLife)}
+            ended = {(m.rank, m.life, m.reason) for m in agent.launch.of(EndProcess)}
             assert ended == {(1, 1, "device_failed_node1/cpu/1")}
             assert agent.of(Kill) == []
             reason = "device_failed_node1/cpu/1"
@@ -418,7 +421,7 @@ def test_a_rank_that_hangs_is_ended_alone(tmp_path: Path) -> None:
             weaver.responses.given_up(weaver.roster.find(JOB, "trainer", 0), "hang_rank_0")
             await recovered(agent, weaver, 1)
 
-            assert {(m.rank, m.reason) for m in agent.launch.of(EndLife)} == {(0, "hang_rank_0")}
+            assert {(m.rank, m.reason) for m in agent.launch.of(EndProcess)} == {(0, "hang_rank_0")}
             assert agent.of(Kill) == []
 
     asyncio.run(scenario())
@@ -590,6 +593,34 @@ def test_a_quiet_job_costs_nothing(tmp_path: Path, commits: list[int]) -> None:
     asyncio.run(scenario())
 
 
+def test_what_a_launch_process_repeats_is_not_given_to_the_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[object] = []
+
+    def counted(state: State, event: object, step: Any = rules.step) -> Any:
+        events.append(event)
+        return step(state, event)
+
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with timeless(tmp_path, exchange) as weaver:
+            agent = await trained(exchange, weaver)
+            agent.launch.store = ("tcp://127.0.0.1:1", 0)
+            await agent.launch.says()
+            await until(lambda: not weaver.live_attempts.busy)
+            monkeypatch.setattr(rules, "step", counted)
+
+            for _ in range(3):
+                await agent.launch.says()
+            await agent.launch.says(stored=1)
+            await until(lambda: events)
+
+            assert events == [StoreMade(1)]
+
+    asyncio.run(scenario())
+
+
 def test_nobody_else_speaks_for_a_launch_process_or_a_rank(tmp_path: Path) -> None:
     async def scenario() -> None:
         exchange = Exchange()
@@ -622,8 +653,8 @@ def test_a_life_that_was_replaced_is_ended_when_it_speaks(tmp_path: Path) -> Non
             await agent.act(stray)
 
             await agent.act(Broke(member.head, 3, True))
-            await until(lambda: agent.launch.of(EndLife))
+            await until(lambda: agent.launch.of(EndProcess))
 
-            assert {(m.rank, m.life) for m in agent.launch.of(EndLife)} == {(1, 7)}
+            assert {(m.rank, m.life) for m in agent.launch.of(EndProcess)} == {(1, 7)}
 
     asyncio.run(scenario())

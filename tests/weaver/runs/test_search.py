@@ -171,12 +171,12 @@ def test_a_list_has_what_each_run_was_given(full: PlaneStore) -> None:
 
 def test_what_cannot_be_understood_is_refused(full: PlaneStore) -> None:
     for cursor in ("here", "[1]", "[[], 1, 2]", "[" * 5000, "[1, 2]"):
-        with pytest.raises(BadRunCursor, match="no place to read on from"):
+        with pytest.raises(BadRunCursor, match="is not a cursor of this list"):
             listed(full, RunSearch(sort="name"), cursor=cursor)
     for sort in ("odd", "last:", "odd:loss", "-", "config"):
         with pytest.raises(BadOrder, match="cannot be sorted by"):
             listed(full, RunSearch(sort=sort))
-    with pytest.raises(BadRunCursor, match="no place to read on from"):
+    with pytest.raises(BadRunCursor, match="is not a cursor of this list"):
         listed(full, cursor="here")
     with pytest.raises(BadCondition):
         listed(full, RunSearch(where=("loss",)))

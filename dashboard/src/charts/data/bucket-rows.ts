@@ -1,12 +1,14 @@
 /** The buckets of curves as rows of numbers, the newest first. Pure. */
 
-import type { Curve } from "../../api/wire";
+import type { Buckets, Curve } from "../../api/wire";
 import { type Across, xsOf } from "./columns";
 import type { Zoom } from "./words";
 
 export interface BucketRow {
   key: string;
   rank: number;
+  /** Of what a later generation has replaced, which one reported it. */
+  replaced: number | null;
   first: number;
   step: number;
   /** Seconds since 1970. */
@@ -25,20 +27,35 @@ export function bucketRows(
   axis: Across,
   { zoom = null, start = 0 }: { zoom?: Zoom | null; start?: number } = {},
 ): BucketRow[] {
-  const rows = curves.flatMap((curve) => {
-    const xs = xsOf(curve, axis, start);
-    return curve.steps.flatMap((step, at) => {
+  const rowsOf = (curve: Curve, buckets: Buckets, replaced: number | null) => {
+    const xs = xsOf(buckets, axis, start);
+    return buckets.steps.flatMap((step, at) => {
       const x = xs[at] ?? 0;
-      return zoom && (x < zoom[0] || x > zoom[1]) ? [] : [rowOf(curve, step, at)];
+      return zoom && (x < zoom[0] || x > zoom[1]) ? [] : [rowOf(curve, buckets, replaced, step, at)];
     });
-  });
-  return rows.sort((a, b) => b.step - a.step || a.rank - b.rank);
+  };
+  const rows = curves.flatMap((curve) => [
+    ...rowsOf(curve, curve, null),
+    ...curve.replaced.flatMap((one) => rowsOf(curve, one, one.generation)),
+  ]);
+  return rows.sort((a, b) => b.step - a.step || a.rank - b.rank || newest(b) - newest(a));
 }
 
-function rowOf(curve: Curve, step: number, at: number): BucketRow {
+function newest({ replaced }: BucketRow): number {
+  return replaced ?? Infinity;
+}
+
+function rowOf(
+  { role, rank }: Curve,
+  curve: Buckets,
+  replaced: number | null,
+  step: number,
+  at: number,
+): BucketRow {
   return {
-    key: `${curve.role} ${curve.rank} ${step}`,
-    rank: curve.rank,
+    key: `${role} ${rank} ${step}${replaced === null ? "" : ` ${replaced}`}`,
+    rank,
+    replaced,
     first: curve.first_steps[at] ?? step,
     step,
     time: curve.times[at] ?? 0,

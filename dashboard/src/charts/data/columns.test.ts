@@ -1,12 +1,18 @@
 import { expect, test } from "vitest";
 
 import type { Curve } from "../../api/wire";
-import { drawn, overlaid, smoothed } from "./columns";
+import { drawn, overlaid, replacedAt, smoothed } from "./columns";
 
 const curve = (rank: number, steps: number[], last: (number | null)[]): Curve => ({
   ...{ name: "loss", rank, role: "t", steps, first_steps: steps, times: steps.map((at) => at * 10) },
   ...{ last, min: last.map((value) => value && value - 1), max: last.map((value) => value && value + 1) },
   ...{ counts: steps.map(() => 1), nans: steps.map(() => 0) },
+  ...{ has_replaced: false, replaced: [] },
+});
+const repeating = (one: Curve, ...replaced: [generation: number, steps: number[], last: number[]][]): Curve => ({
+  ...one,
+  has_replaced: true,
+  replaced: replaced.map(([generation, steps, last]) => ({ ...curve(0, steps, last), generation })),
 });
 
 test("one curve has its line and the band between the least and the greatest", () => {
@@ -18,6 +24,7 @@ test("one curve has its line and the band between the least and the greatest", (
       [4, 3],
       [6, 5],
     ],
+    replaced: [],
   });
 });
 
@@ -43,6 +50,7 @@ test("several curves share one axis, with gaps where one has nothing", () => {
     ],
     raw: null,
     band: null,
+    replaced: [],
   });
 });
 
@@ -78,7 +86,37 @@ test("runs are laid over each other from their own starts, and one without the m
     ],
     raw: null,
     band: null,
+    replaced: [],
   });
+});
+
+test("what was replaced is a line beside its curve, and neither has a gap where the other has a place", () => {
+  const found = drawn([repeating(curve(0, [1, 2, 4], [9, null, 7]), [1, [2, 3], [5, 6]])], "step", 0);
+
+  expect(found.xs).toEqual([1, 2, 3, 4]);
+  expect(found.lines).toStrictEqual([[9, null, undefined, 7]]);
+  expect(found.band?.[0]).toStrictEqual([8, null, undefined, 6]);
+  expect(found.replaced).toStrictEqual([{ of: 0, line: [undefined, 5, 6, undefined] }]);
+});
+
+test("what was replaced belongs to the line of its rank, and goes through every peak unless it is smoothed", () => {
+  const one = repeating(curve(1, [4], [2]), [3, [4], [1]]);
+  const [older] = one.replaced;
+  const wide = { ...one, replaced: older ? [{ ...older, first_steps: [1], counts: [4], min: [0], max: [9] }] : [] };
+
+  const found = drawn([curve(0, [4], [7]), wide], "step", 0);
+
+  expect(found.replaced.map(({ of }) => of)).toEqual([1]);
+  expect(found.replaced[0]?.line.filter((value) => value !== undefined)).toEqual([9, 0, 1]);
+  expect(drawn([wide], "step", 0.5).replaced[0]?.line).toEqual([1]);
+});
+
+test("a step has the value of the last generation that reported it before", () => {
+  const { replaced } = repeating(curve(0, [1], [1]), [1, [5, 6], [1, 2]], [4, [6, 7], [3, 4]]);
+
+  expect([5, 6, 8].map((step) => replacedAt(replaced, step))).toEqual([
+    ...[{ generation: 1, last: 1 }, { generation: 4, last: 3 }, null],
+  ]);
 });
 
 test("smoothing leaves gaps alone and a constant as it is", () => {

@@ -1,6 +1,6 @@
 /** In which unit the numbers of a metric are shown, where its name reveals it. Pure. */
 
-import type { Curve } from "../../api/wire";
+import type { Buckets, Curve } from "../../api/wire";
 
 interface Unit {
   word: string;
@@ -33,8 +33,12 @@ export function axisName(name: string): string {
 export function inUnit(curve: Curve): Curve {
   const size = found(curve.name)?.size ?? 1;
   if (size === 1) return curve;
-  const scaled = (values: readonly (number | null)[]) => values.map((value) => (value === null ? null : value / size));
-  return { ...curve, min: scaled(curve.min), max: scaled(curve.max), last: scaled(curve.last) };
+  const divided = (values: readonly (number | null)[]) => values.map((value) => (value === null ? null : value / size));
+  const scaled = <T extends Buckets>(one: T): T => ({
+    ...one,
+    ...{ min: divided(one.min), max: divided(one.max), last: divided(one.last) },
+  });
+  return { ...scaled(curve), replaced: curve.replaced.map(scaled) };
 }
 
 function found(name: string): Unit | undefined {

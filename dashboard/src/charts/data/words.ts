@@ -4,6 +4,8 @@ import type { Across } from "./columns";
 
 export type Zoom = readonly [from: number, to: number];
 
+export const SHOWN = "1"; // what a switch that is on is in the address
+
 /** Return the names in a word; a comma that is part of a name is written %2C. */
 export function listed(word: string): string[] {
   return word.split(",").filter(Boolean).map(plain);

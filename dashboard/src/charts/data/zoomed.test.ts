@@ -10,6 +10,7 @@ const curve = (firsts: number[], end: number, rank = 0): Curve => {
   return {
     ...{ name: "loss", rank, role: "t", steps, first_steps: firsts, times: steps.map((step) => step * 10) },
     ...{ min: firsts, max: steps, last: steps, counts, nans: steps.map(() => 0) },
+    ...{ has_replaced: false, replaced: [] },
   };
 };
 const whole = curve([0, 10, 20, 30], 39);
@@ -37,6 +38,20 @@ test("the fine part stands in the midst of the whole, and no bucket overlaps ano
     [9, 11, 12, 13, 14, 29, 39],
   ]);
   expect(found?.times).toEqual([90, 110, 120, 130, 140, 290, 390]);
+});
+
+test("what was replaced is finer there, too, and is a reason to ask for a range", () => {
+  const older = (one: Curve) => [{ ...one, generation: 1 }];
+  const points = curve([0, 1, 2, 3], 3);
+
+  const [found] = spliced(
+    [{ ...whole, replaced: older(whole) }],
+    [{ ...whole, replaced: older(curve([11, 12], 12)) }],
+    { first: 11, last: 12 },
+  );
+
+  expect(found?.replaced[0]?.steps).toEqual([9, 11, 12, 29, 39]);
+  expect(rangeOf([{ ...points, replaced: older(whole) }], "step", [1, 2])).toEqual({ first: 1, last: 2 });
 });
 
 test("a curve of which nothing finer is known stays as it is", () => {

@@ -1,6 +1,6 @@
 /** A curve that is finer where one looks: the whole, and in its midst what was asked for of a range. Pure. */
 
-import type { Curve } from "../../api/wire";
+import type { Buckets, Curve, Replaced } from "../../api/wire";
 import { type Across, xsOf } from "./columns";
 import type { Zoom } from "./words";
 
@@ -16,34 +16,48 @@ const LARGEST = 2 ** 53 - 1;
 export function rangeOf(curves: readonly Curve[], axis: Across, zoom: Zoom | null, start = 0): Range | null {
   if (!zoom) return null;
   const found = axis === "step" ? stepsOf(zoom) : stepsAt(curves, axis, zoom, start);
-  return found && curves.some((curve) => isThinned(curve, found)) ? found : null;
+  const isSome = (one: Buckets) => found !== null && isThinned(one, found);
+  return curves.some((curve) => isSome(curve) || curve.replaced.some(isSome)) ? found : null;
 }
 
 /** Return curves with what is known more finely in place of their buckets from a step to another. */
-export function spliced(whole: readonly Curve[], fine: readonly Curve[], { first, last = Infinity }: Range): Curve[] {
+export function spliced(whole: readonly Curve[], fine: readonly Curve[], range: Range): Curve[] {
   const known = new Map(fine.map((curve) => [keyOf(curve), curve]));
   return whole.map((curve) => {
     const middle = known.get(keyOf(curve));
     if (!middle?.steps.length) return curve;
-    const before = curve.steps.filter((step) => step < first).length;
-    const after = curve.first_steps.filter((step) => step <= last).length;
-    const join = <T>(get: (one: Curve) => readonly T[]): T[] => [
-      ...get(curve).slice(0, before),
-      ...get(middle),
-      ...get(curve).slice(after),
-    ];
-    return {
-      ...curve,
-      steps: join((one) => one.steps),
-      first_steps: join((one) => one.first_steps),
-      times: join((one) => one.times),
-      min: join((one) => one.min),
-      max: join((one) => one.max),
-      last: join((one) => one.last),
-      counts: join((one) => one.counts),
-      nans: join((one) => one.nans),
-    };
+    return { ...joined(curve, middle, range), replaced: splicedReplaced(curve.replaced, middle.replaced, range) };
   });
+}
+
+function splicedReplaced(whole: readonly Replaced[], fine: readonly Replaced[], range: Range): Replaced[] {
+  const known = new Map(fine.map((one) => [one.generation, one]));
+  return whole.map((one) => {
+    const middle = known.get(one.generation);
+    return middle ? joined(one, middle, range) : one;
+  });
+}
+
+/** Return buckets with others in place of those from a step to another. */
+function joined<T extends Buckets>(whole: T, middle: Buckets, { first, last = Infinity }: Range): T {
+  const before = whole.steps.filter((step) => step < first).length;
+  const after = whole.first_steps.filter((step) => step <= last).length;
+  const join = <V>(get: (one: Buckets) => readonly V[]): V[] => [
+    ...get(whole).slice(0, before),
+    ...get(middle),
+    ...get(whole).slice(after),
+  ];
+  return {
+    ...whole,
+    steps: join((one) => one.steps),
+    first_steps: join((one) => one.first_steps),
+    times: join((one) => one.times),
+    min: join((one) => one.min),
+    max: join((one) => one.max),
+    last: join((one) => one.last),
+    counts: join((one) => one.counts),
+    nans: join((one) => one.nans),
+  };
 }
 
 /** Return how many buckets a range is asked in: one a pixel, in hundreds, so that little resizing asks anew. */
@@ -73,7 +87,7 @@ function stepsAt(curves: readonly Curve[], axis: Across, [from, to]: Zoom, start
   return last === Infinity ? { first } : { first, last };
 }
 
-function isThinned({ first_steps: firsts, steps, counts }: Curve, { first, last = Infinity }: Range): boolean {
+function isThinned({ first_steps: firsts, steps, counts }: Buckets, { first, last = Infinity }: Range): boolean {
   return steps.some((end, at) => end >= first && (firsts[at] ?? end) <= last && (counts[at] ?? 1) > 1);
 }
 

@@ -22,7 +22,7 @@ export function CompareCharts({ runs, metrics }: { runs: readonly Run[]; metrics
     <Panel title="Curves">
       <MetricGrid
         metrics={names}
-        tools={<GridTools ranks={NONE} />}
+        tools={<GridTools ranks={NONE} hasReplaced={false} />}
         row={(row) => <CompareRow runs={runs} names={row} />}
       />
     </Panel>

@@ -26,7 +26,7 @@ export function CompareParts({ comparison, runs, base }: Props) {
         {given.length ? (
           <DiffTable label="Config" runs={runs} base={base} lines={given} />
         ) : (
-          <p>All runs were given the same.</p>
+          <p>All runs have the same config.</p>
         )}
       </Panel>
       {outcomes.length ? (

@@ -35,7 +35,7 @@ export function CompareRuns({ runs, base, onBase, onRemove }: Props) {
             baseline
           </label>
           {runs.length > 2 ? (
-            <button type="button" aria-label={`Take ${run.run_id} out`} title="Take it out" onClick={() => onRemove(run.run_id)}>
+            <button type="button" aria-label={`Remove ${run.run_id}`} title="Remove it" onClick={() => onRemove(run.run_id)}>
               <Icon name="close" size={14} />
             </button>
           ) : null}

@@ -50,7 +50,7 @@ class Caller:
         """Return a connection that the server has admitted; raises OSError or ValueError."""
         place = urlsplit(self.url if "://" in self.url else f"nats://{self.url}")
         if place.scheme not in ("nats", "tls") or not place.hostname:
-            raise ValueError(f"{self.url!r} is no address of a NATS server")
+            raise ValueError(f"{self.url!r} is not the address of a NATS server")
         link = NatsConnection(on_complaint, on_unanswerable)
         try:
             loop = asyncio.get_running_loop()
@@ -62,11 +62,11 @@ class Caller:
             info = await link.greeting()
             if self.tls is not None or place.scheme == "tls" or info.get("tls_required"):
                 if not info.get("tls_required") and not info.get("tls_available"):
-                    raise ConnectionError("the server offers no TLS")
+                    raise ConnectionError("the server does not offer TLS")
                 await link.secure(self.tls or ssl.create_default_context(), place.hostname)
             link.send(b"CONNECT %b\r\n" % json.dumps(self._introduction(info)).encode())
             if not await link.is_answered():
-                raise ConnectionError(link.complaint or "the server hung up")
+                raise ConnectionError(link.complaint or "the server closed the connection")
         except BaseException:
             link.abort()
             raise
@@ -140,7 +140,7 @@ class NatsBus(BaseBus):
         except TimeoutError:
             await bus.close()
             why = bus.last_error or "no answer"
-            raise BusLost(f"no NATS server lets us in at {url}: {why}") from None
+            raise BusLost(f"cannot connect to a NATS server at {url}: {why}") from None
         return bus
 
     def start(self) -> None:
@@ -157,11 +157,11 @@ class NatsBus(BaseBus):
                 raise ValueError(f"{each!r} is not a subject to publish on")
         link = self._live()
         if len(data) > link.longest:
-            raise TooLong(f"the server takes no message of this length on {subject}")
+            raise TooLong(f"the server accepts no message of this length on {subject}")
         if link.unsent > _MANY_UNSENT:
             await asyncio.sleep(0)
         if link.unsent > _MOST_UNSENT:
-            raise BusLost(f"cannot publish on {subject}: the server takes nothing")
+            raise BusLost(f"cannot publish on {subject}: the server accepts no messages")
         link.publish(subject, data, reply)
 
     async def flush(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109
@@ -172,7 +172,7 @@ class NatsBus(BaseBus):
         except TimeoutError:
             raise BusLost("the server does not answer") from None
         if not is_answered:
-            raise BusLost(f"the server is lost: {link.complaint}")
+            raise BusLost(f"the connection to the server was lost: {link.complaint}")
 
     async def _stay_connected(self) -> None:
         wait = _SHORTEST

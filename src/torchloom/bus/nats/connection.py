@@ -169,7 +169,7 @@ class NatsConnection(asyncio.Protocol):
         assert self._transport is not None
         better = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         if better is None:
-            raise ConnectionError("the server hung up")
+            raise ConnectionError("the server closed the connection")
         self._transport = better
 
     async def is_answered(self) -> bool:
@@ -226,7 +226,7 @@ class NatsConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._next_check.cancel()
-        why = self.complaint or str(error or "the server hung up")
+        why = self.complaint or str(error or "the server closed the connection")
         if not self._greeted.done():
             self._greeted.set_exception(ConnectionError(why))
         while self._pings:
@@ -242,7 +242,7 @@ class NatsConnection(asyncio.Protocol):
             for line in parsed.lines:
                 self._obey(line)
         except (NoProtocol, ValueError) as error:
-            self._complain(f"this is no NATS server: {error}")
+            self._complain(f"this is not a NATS server: {error}")
             self.abort()
             return
         for sid, messages in parsed.messages.items():

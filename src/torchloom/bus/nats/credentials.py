@@ -52,5 +52,5 @@ def split(text: str) -> tuple[str, str]:
     """Return the JWT and the seed of such a file's text."""
     bare = [line.strip() for line in text.splitlines() if line.strip()[:1] not in ("", "-")]
     if len(bare) != 2:
-        raise ValueError("it holds no JWT with a seed")
+        raise ValueError("it contains no JWT with a seed")
     return bare[0], bare[1]

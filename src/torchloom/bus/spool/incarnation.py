@@ -208,10 +208,10 @@ class IncarnationRecords:
         try:
             who = msgspec.msgpack.decode((folder / "who").read_bytes(), type=RecordOwner)
         except (OSError, msgspec.MsgspecError) as error:
-            raise ValueError(f"{folder} is no folder of an incarnation: {error}") from error
+            raise ValueError(f"{folder} is not the folder of an incarnation: {error}") from error
         segments = [SpoolSegment.load(path) for path in _files(folder)]
         if not segments or who.name != folder.name:
-            raise ValueError(f"{folder} is no folder of an incarnation")
+            raise ValueError(f"{folder} is not the folder of an incarnation")
         return cls(folder, who, segments, full)
 
     @property

@@ -44,10 +44,10 @@ class Spool:
         self._limit = limit
         self._segment = min(_SEGMENT, limit // _FEWEST_SEGMENTS)
         self._lock = _locked(folder)
-        self._lives: dict[Key, IncarnationRecords] = {}
+        self._incarnations: dict[Key, IncarnationRecords] = {}
         self._under_way: dict[Key, deque[int]] = {}  # the last number of each batch sent
         self._load()
-        self._size = sum(life.size for life in self._lives.values())
+        self._size = sum(one.size for one in self._incarnations.values())
 
     @property
     def size(self) -> int:
@@ -62,44 +62,44 @@ class Spool:
     @property
     def pending(self) -> int:
         """Return how many records are not known to be stored."""
-        return sum(life.last - life.stored for life in self._lives.values())
+        return sum(one.last - one.stored for one in self._incarnations.values())
 
     def open(self, head: Head, pid: int, started: int) -> int:
         """Prepare for an incarnation's records; return the number of the last one there is."""
-        if _key(head) not in self._lives:
+        if _key(head) not in self._incarnations:
             who = RecordOwner(head.job, head.rank, head.incarnation, pid, started)
             try:
-                self._lives[_key(head)] = IncarnationRecords.create(
+                self._incarnations[_key(head)] = IncarnationRecords.create(
                     self._folder, who, self._segment
                 )
             except OSError as error:
                 raise SpoolFull(f"cannot write to {self._folder}: {error}") from error
-        return self._lives[_key(head)].last
+        return self._incarnations[_key(head)].last
 
     def last(self, head: Head) -> int:
         """Return the number of an incarnation's newest record; 0 without any."""
-        life = self._lives.get(_key(head))
-        return 0 if life is None else life.last
+        one = self._incarnations.get(_key(head))
+        return 0 if one is None else one.last
 
     def append(self, head: Head, record: bytes, points: int | None = None) -> int:
         """Keep a record and return its number; metrics are given with their number of points.
 
         Raises SpoolFull, and has kept nothing then.
         """
-        life = self._lives[_key(head)]
+        one = self._incarnations[_key(head)]
         self._make_room(len(record))
         try:
-            self._size += life.append(head.generation, points, record)
+            self._size += one.append(head.generation, points, record)
         except OSError as error:
             raise SpoolFull(f"cannot write to {self._folder}: {error}") from error
-        return life.last
+        return one.last
 
     def batches(self, window: int) -> Iterator[Batch]:
         """Yield what is to be sent now, up to `window` unanswered batches, in turns."""
-        waiting = deque(key for key, life in self._lives.items() if life.unsent)
+        waiting = deque(key for key, one in self._incarnations.items() if one.unsent)
         while waiting and self.under_way < window:
             key = waiting.popleft()
-            batch = self._lives[key].next_batch(self._agent)
+            batch = self._incarnations[key].next_batch(self._agent)
             if batch is not None:
                 last = batch.first + len(batch.records) - 1
                 self._under_way.setdefault(key, deque()).append(last)
@@ -108,56 +108,56 @@ class Spool:
 
     def stored(self, head: Head, upto: int) -> None:
         """Drop an incarnation's records up to this number: they are in the database."""
-        life = self._lives.get(_key(head))
-        if life is None:
+        one = self._incarnations.get(_key(head))
+        if one is None:
             return
         sent = self._under_way.get(_key(head), deque())
         while sent and sent[0] <= upto:
             sent.popleft()
-        before = life.size
-        life.forget(upto)
-        self._size += life.size - before
+        before = one.size
+        one.forget(upto)
+        self._size += one.size - before
 
     def again(self) -> None:
         """Send all that is not known to be stored again: what was under way may be lost."""
         self._under_way.clear()
-        for life in self._lives.values():
-            life.again()
+        for one in self._incarnations.values():
+            one.again()
 
     def incarnations(self) -> list[RecordOwner]:
         """Return the incarnations that have records, or could still send some."""
-        return [life.who for life in self._lives.values()]
+        return [one.who for one in self._incarnations.values()]
 
     def remove(self, who: RecordOwner) -> bool:
         """Remove an incarnation that has ended, if all of it is stored; return whether it is."""
         key = (who.job, who.rank, who.incarnation)
-        life = self._lives.get(key)
-        if life is None or life.stored < life.last:
-            return life is None
-        self._size -= life.size
-        self._lives.pop(key).remove()
+        one = self._incarnations.get(key)
+        if one is None or one.stored < one.last:
+            return one is None
+        self._size -= one.size
+        self._incarnations.pop(key).remove()
         self._under_way.pop(key, None)
         return True
 
     def close(self) -> None:
         """Close the files; all that was taken stays."""
-        for life in self._lives.values():
-            life.close()
+        for one in self._incarnations.values():
+            one.close()
         os.close(self._lock)
 
     def _load(self) -> None:
         found = (path for path in self._folder.iterdir() if path.name[0] != "." and path.is_dir())
         for folder in sorted(found):
             try:
-                life = IncarnationRecords.load(folder, self._segment)
+                one = IncarnationRecords.load(folder, self._segment)
             except (ValueError, OSError):
                 self.damaged += 1
                 continue
-            self._lives[life.who.job, life.who.rank, life.who.incarnation] = life
+            self._incarnations[one.who.job, one.who.rank, one.who.incarnation] = one
 
     def _make_room(self, length: int) -> None:
         while self._size + length > self._limit:
-            fattest = max(self._lives.values(), key=lambda life: life.droppable)
+            fattest = max(self._incarnations.values(), key=lambda one: one.droppable)
             if not fattest.droppable:
                 break
             before = fattest.size

@@ -19,9 +19,9 @@ from torchloom.chaos.checker.readers import (
 
 PROMISES = {
     "I1": "a committed checkpoint is whole and readable",
-    "I2": "the latest checkpoint never goes back, none is half",
+    "I2": "the latest checkpoint never goes back, none is incomplete",
     "I3": "each step is applied once in the run that counts",
-    "I4": "the bits are those of an undisturbed run",
+    "I4": "the bits equal those of an undisturbed run",
     "I5": "the job took only valid transitions, each recorded",
     "I6": "a rank has one incarnation at a time",
     "I7": "a repeated message counts once",
@@ -330,14 +330,17 @@ def _difference(line: DigestLine, its: DigestLine) -> str:
 
 
 def is_exact(found: JobEvidence) -> bool | None:
-    """Tell whether the whole run equals the other one; None if that is unknown."""
+    """Tell whether the whole run equals the other one; None if that is not known yet."""
     if found.expected is None or not any(found.expected) or not any(found.digest_logs):
         return None
     if len(found.digest_logs) != len(found.expected):
         return False
     pairs = list(zip(found.digest_logs, found.expected, strict=True))
-    ends = all(_end(mine) == _end(its) for mine, its in pairs)
-    return ends and not any(fact for mine, its in pairs for fact in _other(0, mine, its))
+    if any(fact for mine, its in pairs for fact in _other(0, mine, its)):
+        return False
+    if all(_end(mine) == _end(its) for mine, its in pairs):
+        return True
+    return False if found.is_over else None
 
 
 def _end(log: DigestLog) -> int:

@@ -271,7 +271,10 @@ def _saved(step: int, path: Path) -> SavedCheckpoint:
     generation = data.get("generation")
     if data.get("step") != step or len(shards) != data.get("world_size"):
         return SavedCheckpoint(
-            step, path, generation, f"{path.name}: its manifest is another's, or short"
+            step,
+            path,
+            generation,
+            f"{path.name}: its manifest belongs to another checkpoint, or is truncated",
         )
     missing = [one["name"] for one in shards if not (path / one["name"]).is_file()]
     problem = f"{path.name}: {missing[0]} is missing" if missing else ""
@@ -293,7 +296,7 @@ def _differs(path: Path, shard: dict[str, Any]) -> str:
     try:
         if path.stat().st_size != shard["size"]:
             return f"{path.name} has {path.stat().st_size} bytes, not {shard['size']}"
-        return "" if _hash(path) == shard["hash"] else f"{path.name} has another hash"
+        return "" if _hash(path) == shard["hash"] else f"{path.name} has a different hash"
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
 

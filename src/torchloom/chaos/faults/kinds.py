@@ -143,12 +143,6 @@ def kinds_of(words: str) -> tuple[FaultKind, ...]:
     return tuple(kind_of(name) for name in dict.fromkeys(names))
 
 
-def reasons_of(kind: FaultKind, rank: int | None) -> tuple[str, ...]:
-    """Return the patterns of reasons that the job may report for this kind and rank."""
-    at = "[0-9]+" if rank is None else str(rank)
-    return tuple(reason.replace("{rank}", at) for reason in kind.reasons)
-
-
 def table_rows(kinds: Iterable[FaultKind] = KINDS.values()) -> list[tuple[str, ...]]:
     """Return the rows of `loom chaos --kinds help` and of the documentation."""
     return [

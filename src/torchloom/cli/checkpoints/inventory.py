@@ -1,5 +1,6 @@
 """`loom checkpoint ls`, `verify` and `rm`: the checkpoints of a job, read from its store."""
 
+import contextlib
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.output import age, echo, echo_json, table
 from torchloom.errors import Failure, LoomError, NotFound, UserError, shorten
 
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from torchloom.accounts import Account
-    from torchloom.checkpoint import Storage
+    from torchloom.checkpoint import Manifest, Storage
     from torchloom.launch.records.record import RunRecord
 
 _UNKNOWN = ("not_found", "not_committed")  # the plane has no row of it
 _ASIDE = re.compile(r"(ckpt_step_[0-9]{5,19})\.bad(-[0-9]+)?")
 _UNFINISHED = ("writing", "committing", "failed", "removing", "removed")
+_BEFORE = 4  # the column of the trigger
 _FIELDS = (
     *("job", "step", "state", "reason", "created_at", "bytes", "world_size", "trigger"),
-    *("metrics", "generation", "attempt", "place"),
+    *("metrics", "generation", "attempt", "place", "trainer", "path"),
 )
 
 
@@ -92,6 +94,25 @@ def of_record(record: "RunRecord") -> StoredCheckpoints:
     return StoredCheckpoints(record, open_storage(root, settings.environment()))
 
 
+class TrainersOwn(UserError):
+    """A checkpoint that the program's trainer saved in its own way."""
+
+    code = "trainers_own"
+
+    def __init__(self, verb: str, job: str, step: int, trainer: str, path: str) -> None:
+        super().__init__(
+            f"`{verb}` reads checkpoints of torchloom; that of step {step} of {job} was saved by"
+            f" {trainer}: read {path} with {trainer}"
+        )
+
+
+def require_own(found: StoredCheckpoints, step: int, verb: str) -> None:
+    """Raise TrainersOwn unless torchloom saved the checkpoint of a step."""
+    trainer = found.storage.manifest(step).trainer
+    if trainer is not None:
+        raise TrainersOwn(verb, found.job, step, trainer.kind, trainer.path)
+
+
 def job_and_steps(words: Sequence[str], most: int | None = None) -> tuple[str, list[int]]:
     """Parse `[JOB] [STEP ...]`: a first word that is not a number names the job."""
     job, steps = "", list(words)
@@ -120,12 +141,12 @@ def size(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{amount:.3g} {unit}"
 
 
-@click.command("rm", cls=LoomCommand)
+@click.command("rm", cls=LoomCommand, epilog=examples("loom checkpoint rm gpt 1000 2000"))
 @click.argument("words", nargs=-1, metavar="JOB STEP...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Also remove the newest checkpoint.")
 @click.option("--reason", default="", metavar="WHY", help="Recorded with the event.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of steps and states.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of steps and states.")
 def rm(words: tuple[str, ...], yes: bool, force: bool, reason: str, as_json: bool) -> None:
     """Remove checkpoints of JOB.
 
@@ -142,18 +163,33 @@ def rm(words: tuple[str, ...], yes: bool, force: bool, reason: str, as_json: boo
         with found.rights():
             _check(found, steps, force)
     _agree(steps, force, yes)
+    theirs = _of_trainers(found, steps)
     done: list[dict[str, Any]] = []
     for step in steps:
         done.append({"step": step, "state": _remove(found, job, step, force, reason)})
         if not as_json:
-            echo(_removal_in_words(**done[-1]))
+            echo(_removal_in_words(**done[-1], where=theirs.get(step, "")))
     if as_json:
         echo_json(done)
 
 
-def _removal_in_words(step: int, state: str) -> str:
+def _of_trainers(found: StoredCheckpoints | None, steps: Iterable[int]) -> dict[int, str]:
+    """Return what stays of the checkpoints that a program's trainer saved: its own files."""
+    if found is None:
+        return {}
+    from torchloom.checkpoint import BadManifest
+
+    left = {}
+    for step in steps:
+        with found.rights(), contextlib.suppress(BadManifest):
+            if (one := found.storage.manifest(step).trainer) is not None:
+                left[step] = f"; the files of {one.kind} stay in {one.path}"
+    return left
+
+
+def _removal_in_words(step: int, state: str, where: str) -> str:
     if state == "removed":
-        return f"checkpoint of step {step} removed"
+        return f"checkpoint of step {step} removed{where}"
     return f"checkpoint of step {step} will be removed as soon as the store is reachable"
 
 
@@ -208,13 +244,17 @@ class SomeDamaged(Failure):
     code = "damaged_checkpoint"
 
 
-@click.command("verify", cls=LoomCommand)
+@click.command(
+    "verify",
+    cls=LoomCommand,
+    epilog=examples("loom checkpoint verify gpt --all", "loom checkpoint verify gpt 2000 --replay"),
+)
 @click.argument("words", nargs=-1, metavar="[JOB] [STEP]")
 @click.option("--all", "everything", is_flag=True, help="Verify every checkpoint.")
-@click.option("--replay", is_flag=True, help="Train from it twice and compare all bits.")
+@click.option("--replay", is_flag=True, help="Train from it twice and compare every bit.")
 @click.option("--steps", type=Number(1), metavar="K", help="Steps to replay; default: to the next.")
 @click.option("--keep", is_flag=True, help="Keep the runs of a replay and their logs.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object; a list with --all.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object; a list with --all.")
 def verify(
     words: tuple[str, ...],
     everything: bool,
@@ -223,9 +263,11 @@ def verify(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Verify the hashes of the checkpoint of STEP, or the newest. Exits with 1 if it is damaged.
+    """Verify the hashes of a checkpoint.
 
-    --replay runs the job's program from there twice, compares every tensor before every step, and
+    STEP defaults to the newest checkpoint. Exits with 1 if it is damaged.
+
+    --replay runs the job's program twice from there, compares every tensor before every step, and
     compares with the job's later checkpoints. Prints `bit-exact`, or the first difference.
     """
     job, numbers = job_and_steps(words, 1)
@@ -276,11 +318,15 @@ def _checked(found: StoredCheckpoints, step: int) -> dict[str, Any]:
 
     row: dict[str, Any] = {"job": found.job, "step": step, "state": "whole", "shard": None}
     row |= {"reason": "", "place": found.storage.place_of(step), "bytes": None, "shards": None}
+    row |= {"trainer": "", "path": ""}
     began = time.monotonic()
     try:
         found.storage.verify(step)
         manifest = found.storage.manifest(step)
         row |= {"bytes": manifest.size, "shards": len(manifest.shards)}
+        if (trainer := manifest.trainer) is not None:
+            files = {"trainer": trainer.kind, "path": trainer.path}
+            row |= {"shards": len(trainer.files), **files}
     except Damaged as error:
         row |= {"state": "damaged", "shard": error.name, "reason": error.why}
     except BadManifest as error:
@@ -292,17 +338,27 @@ def _in_words(row: dict[str, Any]) -> str:
     what = f"the checkpoint of step {row['step']}"
     if row["state"] != "whole":
         return f"{what} is damaged: {row['shard']}: {row['reason']}"
-    shards = "1 shard" if row["shards"] == 1 else f"{row['shards']} shards"
+    word = "shard" if not row["trainer"] else "file"
+    shards = f"{row['shards']} {word}" + ("" if row["shards"] == 1 else "s")
+    if row["trainer"]:
+        shards += f" of {row['trainer']} in {row['path']}"
     took = f"{row['seconds'] * 1000:.0f} ms" if row["seconds"] < 1 else f"{row['seconds']:.1f} s"
     return f"{what} is whole: {shards}, {size(row['bytes'])} hashed in {took}"
 
 
-@click.command("ls", cls=LoomCommand)
+@click.command(
+    "ls",
+    cls=LoomCommand,
+    epilog=examples("loom checkpoint ls gpt", "loom checkpoint ls gpt --all --json"),
+)
 @click.argument("job", required=False, default="")
 @click.option("--all", "everything", is_flag=True, help="Include checkpoints being written.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def ls(job: str, everything: bool, as_json: bool) -> None:
-    """List the checkpoints of JOB, newest first. JOB defaults to the only active job."""
+    """List the checkpoints of JOB, newest first.
+
+    JOB defaults to the only active job.
+    """
     from torchloom.client import chosen
 
     if chosen.is_elsewhere():
@@ -314,9 +370,7 @@ def ls(job: str, everything: bool, as_json: bool) -> None:
     if as_json:
         echo_json(found)
     elif found:
-        echo(
-            table(("STEP", "AGE", "SIZE", "RANKS", "TRIGGER", "STATE", "METRICS"), map(_row, found))
-        )
+        echo(table(*_shown(found)))
     else:
         echo("no checkpoints")
 
@@ -330,7 +384,8 @@ def listed(kept: "StoredCheckpoints", everything: bool = False) -> list[dict[str
     named = {step for step in map(step_of, names) if step is not None}
     newest = None if _is_folder(storage) else storage.latest()
     for step in {*storage.committed(), *named}:
-        rows.append(_committed(storage, kept.job, step, newest))
+        row = _committed(storage, kept.job, step, newest)
+        rows += [row] if everything or row["state"] not in _UNFINISHED else []
     for name in names:
         draft, aside = draft_of(name), _ASIDE.fullmatch(name)
         if aside and (of := step_of(aside[1])) is not None:
@@ -359,12 +414,14 @@ def _committed(storage: "Storage", job: str, step: int, newest: int | None) -> d
     except LoomError as error:
         why = getattr(error, "why", "") or "is missing"
         return _bare(storage, job, step, "damaged", f"manifest.json: {why}")
-    if _is_folder(storage):
-        damage = _damage(storage.place_of(step), manifest.shards)
-    else:  # in a bucket, only those that a restart would skip are reported
-        damage = "" if newest is not None and step <= newest else "a shard is missing or too short"
+    trainer = manifest.trainer
+    if trainer is not None and not trainer.exists():
+        state, damage = "removed", f"{trainer.kind} removed {trainer.path}"
+    else:
+        damage = _damage(storage, manifest, newest)
+        state = "damaged" if damage else "committed"
     return {
-        **_bare(storage, job, step, "damaged" if damage else "committed", damage),
+        **_bare(storage, job, step, state, damage),
         "created_at": manifest.created_at,
         "bytes": manifest.size,
         "world_size": manifest.world_size,
@@ -372,11 +429,27 @@ def _committed(storage: "Storage", job: str, step: int, newest: int | None) -> d
         "metrics": dict(manifest.metrics),
         "generation": manifest.generation,
         "attempt": manifest.attempt,
+        "trainer": trainer.kind if trainer else "",
+        "path": trainer.path if trainer else "",
     }
 
 
-def _damage(place: str, shards: Iterable[Any]) -> str:
-    """Return the first shard of a wrong size, and why; empty if there is none."""
+def _damage(storage: "Storage", manifest: "Manifest", newest: int | None) -> str:
+    """Return the first file of a wrong size, and why; empty if there is none."""
+    from torchloom.checkpoint import Damaged
+
+    step = manifest.step
+    if not _is_folder(storage):  # in a bucket, only those that a restart would skip are reported
+        return "" if newest is not None and step <= newest else "a shard is missing or too short"
+    try:
+        if manifest.trainer is not None:
+            manifest.trainer.check_sizes(step)
+    except Damaged as error:
+        return f"{error.name}: {error.why}"
+    return _wrong_shard(storage.place_of(step), manifest.shards)
+
+
+def _wrong_shard(place: str, shards: Iterable[Any]) -> str:
     for shard in shards:
         try:
             there = os.stat(os.path.join(place, shard.name)).st_size
@@ -396,6 +469,8 @@ def _bare(
         **dict.fromkeys(_FIELDS),
         "trigger": "",
         "metrics": {},
+        "trainer": "",
+        "path": "",
         "created_at": _when(place),
     } | known
 
@@ -413,6 +488,19 @@ def _of_a_plane(rows: Iterable[Mapping[str, Any]], everything: bool) -> list[dic
     """Return the checkpoints of a remote plane in the same format."""
     shown = (row for row in rows if everything or row["state"] not in _UNFINISHED)
     return [{name: row.get(name) for name in _FIELDS} for row in shown]
+
+
+def _shown(found: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Return heads and rows of a table; who saved one is shown if a trainer saved some."""
+    heads = ["STEP", "AGE", "SIZE", "RANKS", "TRIGGER", "STATE", "METRICS"]
+    rows = [_row(one) for one in found]
+    if any(one["trainer"] for one in found):
+        heads.insert(_BEFORE, "SAVED BY")
+        names = [one["trainer"] or "torchloom" for one in found]
+        rows = [
+            (*row[:_BEFORE], name, *row[_BEFORE:]) for row, name in zip(rows, names, strict=True)
+        ]
+    return heads, rows
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom.cli.checkpoints import rerun, torch_process
-from torchloom.cli.checkpoints.inventory import StoredCheckpoints
+from torchloom.cli.checkpoints.inventory import StoredCheckpoints, require_own
 from torchloom.cli.checkpoints.rerun import ReplayAgent
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import Failure, LoomError, UserError
@@ -144,6 +144,7 @@ def replay(
 ) -> int:
     """Replay, print the result and return the exit code: 0 for bit-exact."""
     stretch = stretch_of(found, step, steps)
+    require_own(found, stretch.first, "checkpoint verify --replay")
     with borrowed(found.storage, (stretch.first, *stretch.marks)) as storage:
         held = replace(found, storage=storage)
         result = _result(held, stretch, keep)

@@ -10,10 +10,11 @@ from torchloom.cli.checkpoints.inventory import (
     StoredCheckpoints,
     job_and_steps,
     kept,
+    require_own,
     size,
     step_named,
 )
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.jobs.control import shown
 from torchloom.cli.output import echo, echo_json, table
 from torchloom.errors import UserError
@@ -22,7 +23,14 @@ _ENDINGS = (".pt", ".safetensors")
 _MOST = 20  # values that are shown; --json has all
 
 
-@click.command("export", cls=LoomCommand)
+@click.command(
+    "export",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom checkpoint export gpt -o model.safetensors",
+        "loom checkpoint export gpt 2000 -o model.pt --optimizer",
+    ),
+)
 @click.argument("words", nargs=-1, metavar="[JOB] [STEP]")
 @click.option(
     *("-o", "--output", "file"),
@@ -33,11 +41,12 @@ _MOST = 20  # values that are shown; --json has all
 )
 @click.option("--optimizer", is_flag=True, help="Include optimizers and other tracked state.")
 @click.option("-y", "--yes", is_flag=True, help="Replace an existing FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def export(words: tuple[str, ...], file: Path, optimizer: bool, yes: bool, as_json: bool) -> None:
-    """Write the model of the checkpoint of STEP, or of the newest, to FILE.
+    """Export the model of a checkpoint to FILE.
 
-    A .pt file contains the state dict; read it with torch.load(FILE, weights_only=True).
+    STEP defaults to the newest checkpoint. A .pt file contains the state dict; read it with
+    torch.load(FILE, weights_only=True).
     """
     from torchloom.cli.checkpoints import torch_process
 
@@ -51,6 +60,7 @@ def export(words: tuple[str, ...], file: Path, optimizer: bool, yes: bool, as_js
         raise UserError(f"{file} exists; --yes replaces it, or choose another name")
     found = kept(job, "export")
     step = found.step(numbers[0] if numbers else None)
+    require_own(found, step, "checkpoint export")
     facts = {"root": found.storage.root, "step": step, "job": found.job, "file": str(path)}
     done = torch_process.ask(
         "export", found.record, {**facts, "optimizer": optimizer, "replace": yes}
@@ -64,17 +74,25 @@ def export(words: tuple[str, ...], file: Path, optimizer: bool, yes: bool, as_js
         )
 
 
-@click.command("diff", cls=LoomCommand)
+@click.command(
+    "diff",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom checkpoint diff gpt 1000 2000", "loom checkpoint diff gpt-1:1000 gpt-2:1000"
+    ),
+)
 @click.argument("words", nargs=-1, metavar="[JOB] A B")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def diff(words: tuple[str, ...], as_json: bool) -> None:
-    """Compare two checkpoints tensor by tensor. A and B are STEP or JOB:STEP.
+    """Compare two checkpoints tensor by tensor.
 
-    Exits with 0 whether they differ or not.
+    A and B are each STEP or JOB:STEP. Exits with 0 whether they differ or not.
     """
     from torchloom.cli.checkpoints import torch_process
 
     (left, a), (right, b) = sides(words)
+    for side, step in ((left, a), (right, b)):
+        require_own(side, step, "checkpoint diff")
     roots = [{"root": one.storage.root, "step": step} for one, step in ((left, a), (right, b))]
     found = torch_process.ask("diff", left.record, {"a": roots[0], "b": roots[1]})
     whole = {"a": {"job": left.job, "step": a}, "b": {"job": right.job, "step": b}, **found}

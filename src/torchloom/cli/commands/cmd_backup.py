@@ -6,18 +6,20 @@ from pathlib import Path
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo, echo_json, say
 
 
-@click.command("backup", cls=LoomCommand)
+@click.command(
+    "backup", cls=LoomCommand, epilog=examples("loom backup", "loom backup /mnt/backups")
+)
 @click.argument("target", required=False, type=click.Path(path_type=Path), metavar="[FILE|DIR]")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(target: Path | None, as_json: bool) -> None:
     """Copy both databases and the plane's keys into one file, and verify the copy.
 
     The default place is $LOOM_HOME/backups. The plane may be running; it keeps storing jobs and
-    metrics. The file contains secrets: its owner can act as this plane.
+    metrics. The file contains secrets: anyone who can read it can act as this plane.
     """
     import os
 

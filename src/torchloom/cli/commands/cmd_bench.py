@@ -7,19 +7,25 @@ from pathlib import Path
 import click
 
 import torchloom
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.errors import UserError
 
 
-@click.command("bench", cls=LoomCommand)
+@click.command(
+    "bench", cls=LoomCommand, epilog=examples("loom bench cli", "loom bench launch -n 10 --json")
+)
 @click.argument("area")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows with their raw samples.")
-@click.option("--only", metavar="NAME", help="Measure this figure only.")
-@click.option("-n", "count", type=click.IntRange(1), help="Number of samples; targets need 10.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the rows and their raw samples as JSON."
+)
+@click.option("--only", metavar="NAME", help="Measure only this figure.")
+@click.option(
+    "-n", "count", type=click.IntRange(1), metavar="N", help="Number of samples; targets need 10."
+)
 def command(area: str, as_json: bool, only: str | None, count: int | None) -> int:
-    """Run the benchmarks of AREA: `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`,
-    `recovery` or `dashboard`.
+    """Run the benchmarks of one area, in a checkout of the repository.
 
+    AREA is `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery` or `dashboard`.
     `make bench` installs the tools to compare with. Exits with 1 if a target is missed.
     """
     words = [area, *(["--json"] if as_json else [])]

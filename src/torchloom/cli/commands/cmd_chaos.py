@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.output import echo, echo_json, say, table
 from torchloom.errors import UserError
 
@@ -25,7 +25,15 @@ _FAULTS = 10  # default number of faults
 _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
 
 
-@click.command("chaos", cls=LoomCommand)
+@click.command(
+    "chaos",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom chaos gpt --mtbf 5s --faults 3",
+        "loom chaos gpt --plan faults.yaml -o report.json",
+        "loom chaos --kinds help",
+    ),
+)
 @click.argument("job", required=False)
 @click.option(
     "--plan",
@@ -36,7 +44,7 @@ _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
 )
 @click.option("--mtbf", metavar="TIME", help="Draw random faults at this mean interval, e.g. 5s.")
 @click.option("--kinds", metavar="K,..", help="Kinds of faults; default kill; `help` lists them.")
-@click.option("--seed", type=int, help="Seed of the random faults.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the random faults.")
 @click.option("--link", "links", multiple=True, metavar="[NETNS/]IFACE", help="Link to disturb.")
 @click.option("--faults", type=Number(1), metavar="N", help="Number of faults; default 10.")
 @click.option("--for", "span", metavar="TIME", help="Inject faults for this long, e.g. 2m.")
@@ -45,7 +53,7 @@ _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
     "--against",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Compare with these step digests.",
+    help="Also compare with the step digests in DIR.",
 )
 @click.option(
     "-o",
@@ -56,7 +64,7 @@ _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
 )
 @click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Print the plan as YAML and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def command(**options: Any) -> int:
     """Inject faults into JOB, from a plan or at random, and check its guarantees.
 

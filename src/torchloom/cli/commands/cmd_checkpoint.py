@@ -6,12 +6,14 @@ import click
 
 from torchloom.cli.checkpoints.inventory import ls, rm, verify
 from torchloom.cli.checkpoints.tensors import diff, export
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import HELP, LoomCommand, LoomGroup, Number, examples
 from torchloom.cli.jobs.control import WAIT, ask, show_outcome
 from torchloom.cli.output import echo, echo_json
 from torchloom.errors import Failure
 
-_HELP = ("-h", "--help")
+_EXAMPLES = examples(
+    "loom checkpoint gpt", "loom checkpoint gpt --at 5000 --no-wait", "loom checkpoint ls gpt"
+)
 
 
 class CheckpointFailed(Failure):
@@ -20,13 +22,13 @@ class CheckpointFailed(Failure):
     code = "checkpoint_failed"
 
 
-@click.command("checkpoint", cls=LoomCommand)
+@click.command("checkpoint", cls=LoomCommand, epilog=_EXAMPLES)
 @click.argument("job", required=False, default="")
 @click.option("--at", type=Number(0), metavar="STEP", help="Earliest step to save at.")
 @click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
 @click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
 @click.option("--no-wait", is_flag=True, help="Do not wait for the commit.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def save(
     job: str, at: int | None, reason: str, wait: float | None, no_wait: bool, as_json: bool
 ) -> None:
@@ -54,10 +56,10 @@ def _in_words(made: dict[str, Any]) -> str:
     lasted = (
         "" if took is None else f" in {took * 1000:.0f} ms" if took < 1 else f" in {took:.1f} s"
     )
-    return f"{what} committed{lasted}: {made['place']}"
+    return f"{what} committed{lasted}: {made['path'] or made['place']}"
 
 
-class _Checkpoint(click.Group):
+class _Checkpoint(LoomGroup):
     """A group whose first word is either a subcommand or the job to save."""
 
     def make_context(
@@ -68,7 +70,7 @@ class _Checkpoint(click.Group):
         **extra: Any,
     ) -> click.Context:
         """Parse the words as a subcommand, or as `checkpoint [JOB]`."""
-        if args and (args[0] in self.commands or args[0] in _HELP):
+        if args and (args[0] in self.commands or args[0] in HELP):
             return super().make_context(info_name, args, parent, **extra)
         return save.make_context(info_name, args, parent, **extra)
 
@@ -80,14 +82,14 @@ class _Checkpoint(click.Group):
 @click.group(
     "checkpoint",
     cls=_Checkpoint,
-    context_settings={"help_option_names": list(_HELP)},
+    epilog=_EXAMPLES,
     params=[each for each in save.params if isinstance(each, click.Option)],
     subcommand_metavar="[JOB] | COMMAND ...",
 )
 def command(**_: Any) -> None:
     """Save a checkpoint of JOB: all ranks save before the same step. Waits for the commit.
 
-    JOB defaults to the only active job. Use the id of a job whose name is one of the commands.
+    JOB defaults to the only active job. If the name of a job is also a command below, give its id.
     """
 
 

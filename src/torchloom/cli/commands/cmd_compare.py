@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.jobs.control import shown
 from torchloom.cli.output import echo, echo_json, table
 
@@ -13,10 +13,14 @@ _FEW = 8  # letters of a commit or a digest
 _MOST_PACKAGES = 20  # shown without --all
 
 
-@click.command("compare", cls=LoomCommand)
+@click.command(
+    "compare",
+    cls=LoomCommand,
+    epilog=examples("loom compare gpt-1 gpt-2", "loom compare gpt-1 gpt-2 gpt-3 --all"),
+)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
 @click.option("--all", "whole", is_flag=True, help="Include all packages and loom/ metrics.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(runs: tuple[str, ...], whole: bool, as_json: bool) -> None:
     """Show how runs differ: config, results, source, packages, machine.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo_json, printable, table
 from torchloom.components.catalog import Component, find_components
 from torchloom.components.finder import get_builtin_source, get_component
@@ -12,10 +12,16 @@ from torchloom.specs.arguments import REQUIRED, Argument, ArgumentKind, argument
 from torchloom.specs.builders import component_help
 
 
-@click.command("components", cls=LoomCommand)
+@click.command(
+    "components",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom components", "loom components dist.ddp", "loom components --print utils.echo"
+    ),
+)
 @click.argument("name", required=False)
 @click.option("--print", "source", metavar="NAME", help="Print a component's source.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list; with NAME, one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; with NAME, an object.")
 def command(name: str | None, source: str | None, as_json: bool) -> None:
     """List components; with NAME (`dist.ddp`, `file.py:fn`), describe its arguments."""
     if source is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomGroup, examples
 from torchloom.cli.output import echo_json
 from torchloom.errors import Failure, NotFound, UserError
 from torchloom.runner import config
@@ -15,27 +15,31 @@ from torchloom.schedulers import engines
 NAME = ".loomconfig"
 
 
-class _ConfigGroup(click.Group):
+class _ConfigGroup(LoomGroup):
     """A group whose default command is `show`."""
-
-    command_class = LoomCommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = ["show", *args]
         elif not args[0].startswith("-") and args[0] not in self.commands:
-            raise NotFound("config command", args[0], self.commands, "`loom config --help` lists")
+            raise NotFound(
+                "config command", args[0], self.commands, "`loom config --help` lists them"
+            )
         return super().parse_args(ctx, args)
 
 
-@click.group("config", cls=_ConfigGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "config",
+    cls=_ConfigGroup,
+    epilog=examples("loom config show --origin", "loom config init -s slurm"),
+)
 def command() -> None:
     """Show the values of the config files, or write a config file."""
 
 
-@command.command("show")
+@command.command("show", epilog=examples("loom config show --origin"))
 @click.option("--origin", is_flag=True, help="Print the file of each value.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def show(origin: bool, as_json: bool) -> None:
     """Print every effective value."""
     rows = config.origins()
@@ -49,10 +53,12 @@ def show(origin: bool, as_json: bool) -> None:
         click.echo(f"[{section}] {key} = {value}" + (f"  ({file})" if origin else ""))
 
 
-@command.command("init")
+@command.command(
+    "init", epilog=examples("loom config init -s slurm", "loom config init --print --all")
+)
 @click.option("-s", "--schedulers", metavar="A,B", help="Only these engines.")
 @click.option("--print", "only_print", is_flag=True, help="Print the file instead of writing it.")
-@click.option("-a", "--all", "every", is_flag=True, help="Include optional options.")
+@click.option("-a", "--all", "every", is_flag=True, help="Include options that are not required.")
 def init(schedulers: str | None, only_print: bool, every: bool) -> None:
     """Write a config file with the options of the engines."""
     runner = get_runner()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import clip, echo_json, paint, printable, rewrite_line
 from torchloom.errors import UserError
 
@@ -24,16 +24,29 @@ _ORDER = ("problem", "note", "ok")
 _WIDTH = 9  # of the first column
 
 
-@click.command("doctor", cls=LoomCommand)
+@click.command(
+    "doctor",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom doctor --quick",
+        "loom doctor --hostfile hosts.txt",
+        "loom doctor --clean --dryrun    # shows what would be removed",
+    ),
+)
 @click.option("--quick", is_flag=True, help="Skip the checks that import torch.")
 @click.option(
-    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Check this file."
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Also check this hostfile."
 )
 @click.option("--clean", is_flag=True, help="Remove leftovers of crashes and expired runs.")
-@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="With --clean: change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option(
+    "--dryrun", "--dry-run", "dry", is_flag=True, help="With --clean: only show what would be done."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json: bool) -> int:
-    """Check this machine. Exits with 1 if a problem is found."""
+    """Check this machine: Python, torch, devices, network, folders, leftovers of crashes.
+
+    Exits with 1 if a problem is found.
+    """
     if dry and not clean:
         raise UserError("--dryrun needs --clean; without it nothing is changed")
     place = _place(hostfile)
@@ -157,7 +170,7 @@ def _clean(place: "HostPlace", dry: bool, as_json: bool) -> int:
     from torchloom.runner import retention
 
     limits = retention.limits()  # a bad value is refused before anything is removed
-    looked = (Cleaned(each, False, "would go") for each in find(place))
+    looked = (Cleaned(each, False, "would clean up") for each in find(place))
     rows, failed = [], False
     for each in looked if dry else clean(place):
         what = each.leftover
@@ -169,13 +182,13 @@ def _clean(place: "HostPlace", dry: bool, as_json: bool) -> int:
         failed = failed or not (each.done or dry)
         if not as_json:
             of = f" (of {what.job})" if what.job else ""
-            click.echo(clip(printable(f"{each.text:<9}{what.kind} {what.name}{of}")))
+            click.echo(clip(printable(f"{each.text:<8} {what.kind} {what.name}{of}")))
     for old in _old(limits, dry):
         rows.append({"kind": old["kind"], "name": old["job"], "job": old["job"], "pid": None})
         rows[-1] |= {"done": old["done"], "text": old["text"]}
         failed = failed or not (old["done"] or dry)
         if not as_json:
-            click.echo(clip(printable(f"{old['text']:<9}{old['kind']} {old['job']}")))
+            click.echo(clip(printable(f"{old['text']:<8} {old['kind']} {old['job']}")))
     if as_json:
         echo_json(rows)
     elif not rows:

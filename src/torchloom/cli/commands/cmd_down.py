@@ -4,20 +4,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from torchloom.launch.keeper.zygote_client import InUse
 
 
-@click.command("down", cls=LoomCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.command("down", cls=LoomCommand, epilog=examples("loom down"))
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(as_json: bool) -> None:
     """Stop the plane of this user: NATS, weaver, node agent, and idle warm interpreters.
 
-    Jobs keep running; their reports are kept on disk for the next plane. A warm interpreter that
-    a job's ranks were forked from stays.
+    Jobs keep running, and their reports are kept on disk for the next plane. A warm interpreter
+    that a running job was started from is kept.
     """
     from torchloom.client.plane import find, leave
     from torchloom.launch.keeper.zygote_client import leave_idle
@@ -30,7 +30,7 @@ def command(as_json: bool) -> None:
         warm = {"zygotes_ended": ended, "zygotes_in_use": stay, "zygotes_starting": starting}
         echo_json({"was_up": was_up, "pid": found["pid"] if found else None, **warm})
         return
-    echo("the plane is down" if was_up else "no plane was up")
+    echo("the plane is down" if was_up else "no plane was running")
     _show_interpreters(ended, in_use, starting)
 
 
@@ -42,7 +42,10 @@ def _show_interpreters(ended: int, in_use: "list[InUse]", starting: int) -> None
         jobs = f"{', '.join(one.jobs)} {'use' if len(one.jobs) > 1 else 'uses'} it"
         echo(f"the warm interpreter {one.pid} stays: {jobs}; `loom down` ends it afterwards")
     if starting:
-        echo(f"{_counted(starting, 'warm interpreter')} still starting: `loom down` again ends it")
+        echo(
+            f"{_counted(starting, 'warm interpreter')} still starting:"
+            " run `loom down` again to end it"
+        )
 
 
 def _counted(many: int, what: str) -> str:

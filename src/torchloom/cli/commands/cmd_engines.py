@@ -4,16 +4,16 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo_json
 from torchloom.runner.api import get_runner
 from torchloom.schedulers import engines
 from torchloom.specs.api import runopts
 
 
-@click.command("engines", cls=LoomCommand)
+@click.command("engines", cls=LoomCommand, epilog=examples("loom engines", "loom engines slurm"))
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print a list; with NAME, one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; with NAME, an object.")
 def command(name: str | None, as_json: bool) -> None:
     """List engines and their options, which `-cfg` sets."""
     runner = get_runner()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, LoomGroup, Number, examples
 from torchloom.cli.output import echo_json, paint, rewrite_line, say
 from torchloom.errors import Failure, NotFound, UserError
 from torchloom.launch.environments import World, find_world
@@ -132,10 +132,8 @@ def mib(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"
 
 
-class _EnvGroup(click.Group):
+class _EnvGroup(LoomGroup):
     """A group that suggests the nearest command for an unknown one."""
-
-    command_class = LoomCommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
@@ -152,17 +150,31 @@ class _ShellCommand(LoomCommand):
         return super().parse_args(ctx, args[:at])
 
 
-@click.group("env", cls=_EnvGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "env",
+    cls=_EnvGroup,
+    epilog=examples(
+        'eval "$(loom env load)"',
+        "loom env pack .venv -o train.tar.gz",
+        "loom env push train.tar.gz --hosts node1,node2",
+    ),
+)
 def command() -> None:
     """Save and load a job's variables; pack an environment and push it to hosts."""
 
 
-@command.command("save")
+@command.command("save", epilog=examples("loom env save", "loom env save job.json --all"))
 @click.argument("file", type=_PATH, required=False)
-@click.option("-a", "--all", "everything", is_flag=True, help="Every variable, including secrets.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Include every variable, also secrets."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def save(file: Path | None, everything: bool, as_json: bool) -> None:
-    """Write this job's variables to FILE (mode 0600), for `loom env load` in another shell."""
+    """Save the variables of this job to a file.
+
+    FILE has mode 0600; without it, a new file in $LOOM_HOME is written. `loom env load` loads the
+    variables in another shell.
+    """
     from torchloom.envs import saved
     from torchloom.envs.saved import choose
 
@@ -180,12 +192,18 @@ def save(file: Path | None, everything: bool, as_json: bool) -> None:
         say(f"left out as secrets: {', '.join(secrets)}; --all saves them")
 
 
-@command.command("load")
+@command.command(
+    "load",
+    epilog=examples('eval "$(loom env load)"', "loom env load job.json --shell fish | source"),
+)
 @click.argument("file", type=_PATH, required=False)
 @click.option("--shell", default="bash", metavar="NAME", help="bash, zsh, sh or fish.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was saved, as an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the saved file as a JSON object.")
 def load(file: Path | None, shell: str, as_json: bool) -> None:
-    """Print FILE, or the newest saved file, as shell code for `eval "$(loom env load)"`."""
+    """Print saved variables as code for a shell.
+
+    FILE defaults to the newest saved file.
+    """
     from torchloom.envs import saved
 
     kept = _saved(file)
@@ -202,14 +220,17 @@ def load(file: Path | None, shell: str, as_json: bool) -> None:
         say(f"the variables were only printed; to set them: {how}")
 
 
-@command.command("shell", cls=_ShellCommand)
+@command.command(
+    "shell",
+    cls=_ShellCommand,
+    epilog=examples("loom env shell", "loom env shell job.json -- python train.py"),
+)
 @click.argument("file", type=_PATH, required=False)
 @click.pass_context
 def shell_command(ctx: click.Context, file: Path | None) -> None:
-    """Start a shell, or the command after `--`, with the saved variables.
+    """Start a shell with saved variables.
 
-    \b
-    loom env shell job.json -- python train.py
+    After `--`, start that command instead. FILE defaults to the newest saved file.
     """
     kept = _saved(file)
     own = dict(settings.environment())
@@ -221,12 +242,23 @@ def shell_command(ctx: click.Context, file: Path | None) -> None:
         raise Failure(text) from error
 
 
-@command.command("pack")
+@command.command("pack", epilog=examples("loom env pack", "loom env pack .venv -o train.tar.gz"))
 @click.argument("prefix", type=_PATH, required=False)
-@click.option("-o", "--output", type=_PATH, default=Path("env.tar.gz"), metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option(
+    "-o",
+    "--output",
+    type=_PATH,
+    default=Path("env.tar.gz"),
+    metavar="FILE",
+    help="Output file; default env.tar.gz.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def pack(prefix: Path | None, output: Path, as_json: bool) -> None:
-    """Pack a venv or conda environment (default: the active one) into a relocatable archive."""
+    """Pack a Python environment into one archive.
+
+    PREFIX is a venv or conda environment and defaults to the active one. The archive can be
+    unpacked in any folder.
+    """
     packed = pack_prefix(prefix, output)
     if as_json:
         echo_json(asdict(packed) | {"path": str(packed.path), "notes": list(packed.notes)})
@@ -237,7 +269,13 @@ def pack(prefix: Path | None, output: Path, as_json: bool) -> None:
         say(note)
 
 
-@command.command("push")
+@command.command(
+    "push",
+    epilog=examples(
+        "loom env push train.tar.gz --hosts node1,node2",
+        "loom env push .venv --hostfile hosts.txt --dryrun",
+    ),
+)
 @click.argument("what", type=_PATH, metavar="ENV.tar.gz|PREFIX")
 @click.option("--hosts", metavar="A,B,C", help="Hosts; default: those of the allocation.")
 @click.option("--hostfile", type=_PATH, metavar="FILE", help="File with the hosts.")
@@ -245,13 +283,23 @@ def pack(prefix: Path | None, output: Path, as_json: bool) -> None:
 @click.option(
     "--fanout", type=Number(1, 64), default=8, metavar="N", help="Copies in parallel per source."
 )
-@click.option("--ssh", "ssh_words", envvar="LOOM_SSH", default="ssh", metavar="WORDS")
+@click.option(
+    "--ssh",
+    "ssh_words",
+    envvar="LOOM_SSH",
+    default="ssh",
+    metavar="WORDS",
+    help="Command to use as ssh, with its options.",
+)
 @click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Print the copy plan and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def push(
     what: Path, hosts: str | None, hostfile: Path | None, dest: str | None, **options: Any
 ) -> int:
-    """Copy an environment to every host; hosts that have it pass it to the next ones."""
+    """Copy an environment to every host.
+
+    Hosts that have received it pass it on to the next ones.
+    """
     from torchloom.envs.push import render, rounds
     from torchloom.envs.remote import check_destination
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.output import say
 from torchloom.errors import UserError
 
@@ -18,7 +18,11 @@ _MOST = 8  # runs of one file
 _STDOUT = Path("-")
 
 
-@click.command("export", cls=LoomCommand)
+@click.command(
+    "export",
+    cls=LoomCommand,
+    epilog=examples("loom export gpt", "loom export gpt-1 gpt-2 -o report.html"),
+)
 @click.argument("names", nargs=-1, required=True, metavar="RUN [RUN]...")
 @click.option(
     *("-o", "--output", "output"),
@@ -34,7 +38,7 @@ _STDOUT = Path("-")
     help=f"Log lines per rank, 0 for none; default {_LINES}.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Replace an existing FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print the data as one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as one JSON object.")
 def command(
     names: tuple[str, ...], output: Path | None, last: int, yes: bool, as_json: bool
 ) -> None:

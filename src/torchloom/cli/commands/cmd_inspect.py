@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.jobs.control import in_words
 from torchloom.cli.output import clip, echo, echo_json, printable, table
 from torchloom.errors import NotFound, UserError
@@ -16,13 +16,21 @@ VIEWS = ("audit", "stacks")
 _PATIENCE = 30.0  # seconds; stacks are taken twice, on every node
 
 
-@click.command("inspect", cls=LoomCommand)
+@click.command(
+    "inspect",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom inspect gpt stacks --rank 3",
+        "loom inspect gpt audit",
+        "loom inspect gpt audit --yaml > changes.yaml",
+    ),
+)
 @click.argument("job")
 @click.argument("what", metavar="audit|stacks")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print the input of `loom set --replay`.")
-@click.option("--rank", type=int, help="Only the stacks of this rank.")
+@click.option("--rank", type=int, metavar="N", help="Only the stacks of this rank.")
 @click.option("--threads", is_flag=True, help="Stacks of all threads, by rank.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list; stacks are one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; for stacks, one object.")
 def command(
     job: str, what: str, as_yaml: bool, rank: int | None, threads: bool, as_json: bool
 ) -> None:

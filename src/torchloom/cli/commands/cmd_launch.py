@@ -2,7 +2,7 @@
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.launch.grammar.command import AS_TORCHRUN, LaunchCommand
 from torchloom.launch.grammar.parser import OURS, TORCHRUN, HelpAsked, Option
 from torchloom.settings import environment
@@ -41,16 +41,20 @@ def _params() -> list[click.Parameter]:
     ]
 
 
-@click.command("launch", cls=LaunchVerb, params=_params())
+@click.command(
+    "launch",
+    cls=LaunchVerb,
+    params=_params(),
+    epilog=examples(
+        "loom launch -n 4 train.py --lr 0.1",
+        "loom launch --nproc_per_node 4 --max_restarts 2 -m pkg.train",
+        "loom launch -n 8 --launcher mpiexec -x NCCL_DEBUG -- python train.py",
+    ),
+)
 def command(asked: LaunchCommand) -> int:
     """Start the ranks of COMMAND and wait until they end.
 
-    \b
-    loom launch -n 4 train.py --lr 0.1
-    loom launch --nproc_per_node 4 --max_restarts 2 -m pkg.train
-    loom launch -n 8 --launcher mpiexec -x NCCL_DEBUG -- python train.py
-
-    Accepts the options and PET_ variables of torchrun and the options of ezpz. Unknown options
+    Accepts the options and PET_ variables of torchrun, and the options of ezpz. Unknown options
     before `--` are passed to the native launcher. The ranks end when this command ends, by
     Ctrl-C or otherwise.
     """

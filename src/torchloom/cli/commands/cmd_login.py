@@ -5,16 +5,24 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import UserError
 
 
-@click.command("login", cls=LoomCommand)
+@click.command(
+    "login",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom login https://10.0.0.5:8470 --fingerprint 3f1c9a",
+        "loom login             # shows the plane in use",
+        "loom login --forget",
+    ),
+)
 @click.argument("url", required=False)
 @click.option("--fingerprint", metavar="HEX", help="Fingerprint of the plane, from its admin.")
 @click.option("--forget", is_flag=True, help="Log out; use the plane of this host again.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(url: str | None, fingerprint: str | None, forget: bool, as_json: bool) -> None:
     """Use the plane at URL. A link or a token is prompted for, or read from stdin.
 

@@ -9,13 +9,14 @@ from itertools import pairwise
 import click
 
 from torchloom.cli.account_runs import find_job_with_rights
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.jobs import engine
 from torchloom.cli.jobs.logs import JsonLogLines, LastLines, NamedLines, label
 from torchloom.errors import Failure, NotFound, UserError, shorten
 from torchloom.launch.logs.reader import STATES, Span, Tail, Wait, ending, lines
 from torchloom.launch.records import catalog
 from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.runner.job_lookup import JobWithoutRun, is_of_the_queue
 from torchloom.schedulers.local_scheduler import create_scheduler
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -34,13 +35,21 @@ class LogsCommand(LoomCommand):
         return super().parse_args(ctx, args)
 
 
-@click.command("logs", cls=LogsCommand)
+@click.command(
+    "logs",
+    cls=LogsCommand,
+    epilog=examples(
+        "loom logs -f gpt",
+        "loom logs gpt --ranks 0,2 --since 10m --regex loss",
+        "loom logs gpt/trainer/0 --last 50",
+    ),
+)
 @click.argument("job", required=False)
 @click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Follow until the job ends.")
 @click.option("--ranks", metavar="0,2-3", help="Only these ranks.")
 @click.option("--role", metavar="ROLE", help="Only this role.")
 @click.option("--regex", metavar="REGEX", help="Only matching lines.")
-@click.option("--since", metavar="TIME", help="Start: 10m ago, 2h, or 2026-01-31T12:00.")
+@click.option("--since", metavar="TIME", help="Start: 10m or 2h ago, or 2026-01-31T12:00.")
 @click.option("--until", metavar="TIME", help="End, in the same format.")
 @click.option(
     "--stream",
@@ -51,8 +60,8 @@ class LogsCommand(LoomCommand):
     help="stdout or stderr; default both.",
 )
 @click.option("--last", type=Number(1), metavar="N", help="Only the last N lines of each rank.")
-@click.option("--raw", is_flag=True, help="Keep carriage returns and terminal escapes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object per line.")
+@click.option("--raw", is_flag=True, help="Print carriage returns and terminal escapes unchanged.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def command(
     job: str | None,
     follow: bool,
@@ -68,7 +77,7 @@ def command(
 ) -> None:
     """Print the logs of JOB, of one role (JOB/ROLE) or of some replicas (JOB/ROLE/0,1).
 
-    A progress bar is printed in its last state, or once a second when followed.
+    Only the last state of a progress bar is printed; with -f, one state per second.
     """
     seconds = None if raw else STATES if follow else math.inf
     span = Span(instant(since), instant(until))
@@ -136,19 +145,11 @@ def _find(meant: str | None) -> RunRecord:
     """Return the run of a job."""
     try:
         return find_job_with_rights(meant)
-    except NotFound:
-        _raise_why(meant)
-        raise
-
-
-def _raise_why(job: str | None) -> None:
-    """Raise `NoLogs` for a job without a run, with its state and reason."""
-    from torchloom.cli.jobs import job_shapes
-
-    found = job_shapes.plane_only_job(job)
-    if found is not None and job_shapes.is_of_the_queue(found):
-        state, why = found["state"], found["reason"]
-        raise NoLogs(f"{found['id']} has no logs: it is {state}, {why}")
+    except JobWithoutRun as error:
+        if not is_of_the_queue(error.job):
+            raise
+        state, why = error.job["state"], error.job["reason"]
+        raise NoLogs(f"{error.job['id']} has no logs: it is {state}, {why}") from None
 
 
 def numbers(text: str) -> list[range]:

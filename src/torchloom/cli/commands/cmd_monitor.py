@@ -6,22 +6,31 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import say
 from torchloom.errors import UserError
 from torchloom.settings import environment
 
 
-@click.command("monitor", cls=LoomCommand, context_settings={"allow_interspersed_args": False})
+@click.command(
+    "monitor",
+    cls=LoomCommand,
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples(
+        "loom monitor gpt",
+        "loom monitor -j gpt set lr=0.03    # one command, without the screen",
+        "echo jobs | loom monitor",
+    ),
+)
 @click.argument("words", nargs=-1, metavar="[WORD ...]")
 @click.option("-j", "--job", default="", metavar="JOB", help="Default job of the commands.")
 @click.option("--plain", is_flag=True, help="Use a prompt instead of the screen.")
 def command(words: tuple[str, ...], job: str, plain: bool) -> int:
     """Watch and control the jobs of the plane; `monitor JOB` selects a job.
 
-    With WORDs, such as `jobs`, `set lr=0.03` or `devices`, runs that command and exits; `help`
-    lists the commands. On a terminal it is a full-screen view; in a pipe it reads one command per
-    line.
+    On a terminal this is a full-screen view. With WORDs, such as `jobs`, `set lr=0.03` or
+    `devices`, it runs that one command and exits; `loom monitor help` lists the commands. In a
+    pipe it reads one command per line.
     """
     from torchloom.cli.monitor import plain as simple
     from torchloom.cli.monitor.prompt import Prompt

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import Failure, LoomError
 
@@ -44,10 +44,16 @@ class SignIn:
         return self.link != self.url
 
 
-@click.command("open", cls=LoomCommand)
+@click.command(
+    "open",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom open", "loom open gpt", "loom open --print    # the link, to open on another machine"
+    ),
+)
 @click.argument("job", required=False, default="")
 @click.option("--print", "prints", is_flag=True, help="Print the one-time link instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead.")
 def command(job: str, prints: bool, as_json: bool) -> int:
     """Open the dashboard, or the page of JOB, in a browser and sign in.
 

@@ -2,21 +2,28 @@
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.jobs.control import WAIT, ask, show_outcome
 
 
-@click.command("pause", cls=LoomCommand)
+@click.command(
+    "pause",
+    cls=LoomCommand,
+    epilog=examples(
+        'loom pause gpt --reason "inspect the data"',
+        "loom pause gpt --release    # its devices are free until `loom resume`",
+    ),
+)
 @click.argument("job", required=False, default="")
 @click.option("--release", is_flag=True, help="Save, end the ranks and release their devices.")
 @click.option("--at", type=Number(0), metavar="STEP", help="Earliest step to pause at.")
 @click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
 @click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(
     job: str, release: bool, at: int | None, reason: str, wait: float | None, as_json: bool
 ) -> None:
-    """Pause all ranks of JOB before the same step; `loom resume` continues.
+    """Pause all ranks of JOB before the same step; `loom resume` continues them.
 
     The job keeps its processes and devices. With --release the ranks save at that step and end,
     their devices become free, and `loom resume` queues the job again. JOB defaults to the only

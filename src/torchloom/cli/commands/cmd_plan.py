@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from torchloom import settings
+from torchloom.cli.command import examples
 from torchloom.cli.output import echo_json
 from torchloom.cli.submit.command_line import TargetCommand, request_from, target_options
 from torchloom.cli.submit.target import TargetRequest, dryrun, dryrun_shape, settled
@@ -26,11 +27,21 @@ _ROOM = 100 * 2**20  # free bytes that a run needs
 _PATIENCE = 60  # seconds for the check of a script
 
 
-@click.command("plan", cls=TargetCommand)
+@click.command(
+    "plan",
+    cls=TargetCommand,
+    epilog=examples(
+        "loom plan -n 8 train.py",
+        "loom plan --all dist.ddp -j 2x8 --script train.py    # on every engine",
+        "loom plan --check job.yaml                           # could it start here?",
+    ),
+)
 @click.option("--all", "every", is_flag=True, help="Plan for every engine.")
 @click.option("--check", is_flag=True, help="Check whether the job could start here.")
-@click.option("--save", is_flag=True, help="Write the job's folder, to submit it by hand.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object, or a list with --all.")
+@click.option(
+    "--save", is_flag=True, help="Write the job's folder, so that you can submit it by hand."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object; a list with --all.")
 @target_options
 def command(every: bool, check: bool, save: bool, as_json: bool, **options: Any) -> int:
     """Show what `run` would submit, and which settings the engine cannot honour."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo, echo_json, printable, say
 from torchloom.errors import Failure, NotFound
 from torchloom.settings import environment
@@ -27,7 +27,11 @@ class NoMetrics(Failure):
     code = "no_metrics"
 
 
-@click.command("plot", cls=LoomCommand)
+@click.command(
+    "plot",
+    cls=LoomCommand,
+    epilog=examples("loom plot gpt loss", "loom plot gpt loss lr --smooth 0.9 --out curves.svg"),
+)
 @click.argument("run")
 @click.argument("metrics", nargs=-1, metavar="[METRIC]...")
 @click.option(
@@ -40,9 +44,16 @@ class NoMetrics(Failure):
     metavar="W",
     help="Exponential smoothing: 0 to 0.99.",
 )
-@click.option("--by", type=click.Choice(("step", "time")), default="step", help="The x axis.")
-@click.option("--all-ranks", is_flag=True, help="One curve per rank, not only the lowest.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of curves.")
+@click.option(
+    "--by", type=click.Choice(("step", "time")), default="step", help="Unit of the x axis."
+)
+@click.option("--all-ranks", is_flag=True, help="Draw every rank, not only the lowest.")
+@click.option(
+    "--replaced",
+    is_flag=True,
+    help="Also draw the points that a restart repeated: dots, in a file a dashed line.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of curves.")
 def command(
     run: str,
     metrics: tuple[str, ...],
@@ -50,15 +61,19 @@ def command(
     smooth: float,
     by: Any,
     all_ranks: bool,
+    replaced: bool,
     as_json: bool,
 ) -> None:
     """Plot the METRICs of RUN; by default the first few."""
     from torchloom.history import plot
 
-    job, curves = _curves(run, metrics, all_ranks, ends=bool(smooth or as_json))
+    more = {"all_ranks": all_ranks, **({"replaced": True} if replaced else {})}
+    job, curves = _curves(run, metrics, more, ends=bool(smooth or as_json))
+    if replaced and not any(curve.replaced for curve in curves):
+        say(f"no restart of {job} has repeated a step of these curves")
     curves = [curve.smoothed(smooth) if smooth else curve for curve in curves]
     if as_json:
-        echo_json([_shape(curve) for curve in curves])
+        echo_json([_shape(curve, replaced) for curve in curves])
         return
     panels = plot.panels([replace(curve, name=printable(curve.name)) for curve in curves])
     if out is not None:
@@ -71,7 +86,7 @@ def command(
 
 
 def _curves(
-    run: str, metrics: tuple[str, ...], all_ranks: bool, ends: bool
+    run: str, metrics: tuple[str, ...], more: dict[str, bool], ends: bool
 ) -> tuple[str, list["MetricSeries"]]:
     """Return the job's id and the curves to plot, in the order of their names."""
     from torchloom.client import chosen
@@ -80,9 +95,7 @@ def _curves(
     known = chosen.ask("curves", job=run, names=[])
     names = _wanted(known["job"], known["names"], metrics)
     buckets = _POINTS if ends else _BUCKETS
-    reply = chosen.ask(
-        "curves", job=known["job"], names=names, all_ranks=all_ranks, buckets=buckets
-    )
+    reply = chosen.ask("curves", job=known["job"], names=names, buckets=buckets, **more)
     curves = [MetricSeries.of_buckets(one, ends) for one in reply["curves"]]
     return known["job"], sorted(curves, key=lambda curve: names.index(curve.name))
 
@@ -99,17 +112,17 @@ def _wanted(job: str, names: list[str], metrics: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(metrics)) or own[:_MOST]
 
 
-def _shape(curve: "MetricSeries") -> dict[str, Any]:
+def _shape(curve: "MetricSeries", replaced: bool) -> dict[str, Any]:
+    older = [{"generation": one.generation, **_columns(one)} for one in curve.replaced]
+    more = {"replaced": older} if replaced else {}
+    return {"name": curve.name, "rank": curve.rank, **_columns(curve), **more}
+
+
+def _columns(curve: "MetricSeries") -> dict[str, Any]:
     from math import isfinite
 
     values = [value if isfinite(value) else str(value) for value in curve.values]
-    return {
-        "name": curve.name,
-        "rank": curve.rank,
-        "steps": list(curve.steps),
-        "times": list(curve.times),
-        "values": values,
-    }
+    return {"steps": list(curve.steps), "times": list(curve.times), "values": values}
 
 
 def _room() -> tuple[int, int]:
@@ -125,4 +138,6 @@ def _painter() -> Any:
 
     if not sys.stdout.isatty() or environment().get("NO_COLOR"):
         return unpainted
-    return lambda text, colour: click.style(text, fg=_COLOURS[colour % len(_COLOURS)])
+    return lambda text, colour, dim: click.style(
+        text, fg=_COLOURS[colour % len(_COLOURS)], dim=dim or None
+    )

@@ -2,16 +2,20 @@
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.jobs.control import settle, show_outcome
 from torchloom.errors import UserError
 
 
-@click.command("resize", cls=LoomCommand)
+@click.command(
+    "resize",
+    cls=LoomCommand,
+    epilog=examples("loom resize gpt 8", 'loom resize gpt 2 --at 5000 --reason "make room"'),
+)
 @click.argument("words", nargs=-1, metavar="[JOB] N")
 @click.option("--at", type=Number(0), metavar="STEP", help="Earliest step to restart at.")
 @click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(words: tuple[str, ...], at: int | None, reason: str, as_json: bool) -> None:
     """Continue JOB with N ranks: all ranks save at one step and end, then N ranks resume there.
 

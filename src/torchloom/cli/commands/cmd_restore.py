@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import UserError
 
@@ -25,10 +25,16 @@ class PlaneRuns(UserError):
         )
 
 
-@click.command("restore", cls=LoomCommand)
+@click.command(
+    "restore",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom restore /mnt/backups/plane-20260131-120000.tar", "loom restore --salvage"
+    ),
+)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--salvage", is_flag=True, help="Rebuild damaged databases from readable rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(file: Path | None, salvage: bool, as_json: bool) -> None:
     """Restore a backup; the replaced files are kept.
 

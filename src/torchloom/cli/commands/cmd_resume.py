@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.jobs.control import settle, show_outcome
 
 if TYPE_CHECKING:
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from torchloom.launch.records.record import RunRecord
 
 
-@click.command("resume", cls=LoomCommand)
+@click.command(
+    "resume",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom resume gpt",
+        "loom resume gpt -n 2 -d               # with two ranks, in the background",
+        "loom resume gpt --from 2000           # ignores newer checkpoints",
+    ),
+)
 @click.argument("job", required=False, default="")
 @click.option("-n", "workers", type=Number(1), metavar="N", help="New number of ranks.")
 @click.option("--from", "step", type=Number(0), metavar="STEP", help="Resume from this checkpoint.")
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--from-scratch", is_flag=True, help="Start over if there is no checkpoint.")
 @click.option("-d", "--detach", is_flag=True, help="Do not follow the job.")
 @click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object; implies -d.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object; implies -d.")
 def command(
     job: str,
     workers: int | None,
@@ -103,6 +111,7 @@ def _resumption(record: "RunRecord", asked: dict[str, Any]) -> "Resumption":
     from torchloom.cli.jobs import job_shapes
     from torchloom.cli.submit import submission
     from torchloom.launch.records.resumption import Continuation, newest_checkpoint
+    from torchloom.runner import job_lookup
     from torchloom.runner.api import get_runner
     from torchloom.schedulers.local_scheduler import create_scheduler
     from torchloom.specs.api import AppState
@@ -118,18 +127,18 @@ def _resumption(record: "RunRecord", asked: dict[str, Any]) -> "Resumption":
     runner = get_runner()
     scheduler = create_scheduler(runner.name())
     info = scheduler.resume_dryrun(record.id, wanted)
-    if not job_shapes.is_of_the_queue(known or {}):
+    if not job_lookup.is_of_the_queue(known or {}):
         return submission.Resumption(runner, scheduler, info)
     return submission.Resumption(runner, scheduler, info, lambda: settle("resume", **asked))
 
 
 def _known_to_the_plane(job: str) -> dict[str, Any] | None:
     """Return a job as this user's plane knows it; the plane is started if necessary."""
-    from torchloom.cli.jobs import job_shapes
     from torchloom.client import plane
+    from torchloom.runner import job_lookup
     from torchloom.settings import wants_plane
 
     if not wants_plane():
         return None
     plane.find_or_start()
-    return job_shapes.live_job(job)
+    return job_lookup.live_job(job)

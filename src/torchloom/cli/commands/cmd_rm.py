@@ -5,14 +5,15 @@ import time
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
-from torchloom.cli.jobs import engine, job_shapes
+from torchloom.cli.command import LoomCommand, examples
+from torchloom.cli.jobs import engine
 from torchloom.cli.jobs.job_shapes import state_of
 from torchloom.cli.output import agree, echo_json, is_attended
-from torchloom.errors import Ambiguous, UserError
+from torchloom.errors import UserError
 from torchloom.launch.records import catalog
 from torchloom.launch.records.record import RunRecord
-from torchloom.runner.job_lookup import find_job
+from torchloom.runner import job_lookup
+from torchloom.runner.job_lookup import find_run_or_job
 from torchloom.schedulers.local_scheduler import create_scheduler
 
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED")
@@ -20,13 +21,13 @@ _NAMED = 5  # jobs that a question names one by one
 _NEWS, _POLL = 10.0, 0.05  # seconds for the plane to learn of an end, and between two checks
 
 
-@click.command("rm", cls=LoomCommand)
+@click.command("rm", cls=LoomCommand, epilog=examples("loom rm gpt", "loom rm --ended --yes"))
 @click.argument("jobs", nargs=-1)
 @click.option("--ended", is_flag=True, help="Remove all jobs that have ended.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--json", "as_json", is_flag=True, help="Print the removed ids as a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the removed ids as a JSON list.")
 def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> None:
-    """Remove JOBS with their records, logs, checkpoints and their data on the plane.
+    """Remove JOBS: their records, logs, checkpoints and data on the plane.
 
     Asks for confirmation on a terminal. A running job must be stopped first.
     """
@@ -37,7 +38,7 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
     has_plane = _wake_plane()
     named = [_named(job) for job in jobs]
     over = [record.id for record in catalog.records() if record.is_over()] if ended else []
-    known = job_shapes.live_jobs([*named, *over]) if has_plane else {}
+    known = job_lookup.live_jobs([*named, *over]) if has_plane else {}
     states = {job: _state(job, known) for job in (*named, *over)}
     _refuse_active({job: states[job] for job in named})
     gone = [job for job, state in states.items() if state in _ENDS]
@@ -56,16 +57,11 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
 
 def _named(job: str) -> str:
     """Return the id of a job that has a run, or that only the plane knows."""
-    try:
-        return find_job(job).id
-    except UserError as error:
-        known = None if isinstance(error, Ambiguous) else job_shapes.plane_only_job(job)
-        if known is None:
-            raise
-        return str(known["id"])
+    found = find_run_or_job(job)
+    return found.id if isinstance(found, RunRecord) else str(found["id"])
 
 
-def _state(job: str, known: dict[str, job_shapes.Live]) -> str:
+def _state(job: str, known: dict[str, job_lookup.Live]) -> str:
     record: RunRecord | None = catalog.record(job)
     if record is not None:
         return state_of(record, known.get(job))
@@ -93,7 +89,7 @@ def _remove(job: str, is_known: bool) -> None:
     from torchloom.client import plane
 
     deadline = time.monotonic() + _NEWS
-    while is_known and (job_shapes.live_job(job) or {}).get("state") not in _ENDS:
+    while is_known and (job_lookup.live_job(job) or {}).get("state") not in _ENDS:
         if time.monotonic() > deadline:
             raise UserError(f"the plane does not know yet that {job} has ended; try again")
         time.sleep(_POLL)

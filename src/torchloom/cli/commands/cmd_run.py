@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import key_option
+from torchloom.cli.command import examples, key_option
 from torchloom.cli.jobs.job_shapes import engine_job_shape
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.submit.command_line import (
@@ -113,7 +113,16 @@ class EngineSubmission:
             click.echo(f"[{role}{index}]: {line}", err=True, nl=not line.endswith("\n"))
 
 
-@click.command("run", cls=TargetCommand)
+@click.command(
+    "run",
+    cls=TargetCommand,
+    epilog=examples(
+        "loom run train.py --lr 0.1    # what follows the script is passed to it",
+        "loom run -n 4 train.py        # four processes, with the variables of torchrun",
+        "loom run -d job.yaml          # through the queue of your plane",
+        "loom run -s slurm -cfg partition=gpu dist.ddp -j 2x8 --script train.py",
+    ),
+)
 @click.option("-d", "--detach", is_flag=True, help="Do not follow the job.")
 @click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Show what would be submitted.")
 @click.option("--wait", is_flag=True, help="With -d: wait until the job ends.")
@@ -121,7 +130,7 @@ class EngineSubmission:
 @click.option("--tee_logs", "--tee-logs", is_flag=True, hidden=True, expose_value=False)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the request as JSON from stdin.")
 @key_option
-@click.option("--json", "as_json", is_flag=True, help="Print the job as one object; implies -d.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job as a JSON object; implies -d.")
 @target_options
 def command(
     detach: bool,
@@ -135,11 +144,8 @@ def command(
 ) -> int:
     """Run TARGET: a script, `-m module`, a component, a spec file or a command.
 
-    \b
-    loom run train.py --lr 0.1     arguments after the script are the script's
-    loom run -n 4 train.py         four processes with torchrun's environment
-    loom run dist.ddp -j 1x2 --script train.py
-    loom run job.yaml              through the queue of your plane
+    Options of `loom run` come before TARGET; what follows TARGET is passed to it. On a terminal,
+    Ctrl-C detaches and the job keeps running.
     """
     request = request_from_stdin(options, sys.stdin) if from_stdin else request_from(options)
     request, runner = settled(request), get_runner()

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.jobs.control import WAIT, ask, numbers, settle, show_outcome, shown, split
 from torchloom.cli.output import echo, echo_json, table
 from torchloom.errors import UserError
@@ -45,29 +45,37 @@ def _change(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@click.command("set", cls=LoomCommand)
+@click.command(
+    "set",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom set gpt                  # lists the knobs",
+        "loom set gpt lr=3e-4 --at 5000",
+        'loom set gpt lr=1e-3 --guard "loss>1.5x" --for 500',
+    ),
+)
 @click.argument("words", nargs=-1, metavar="[JOB] [NAME=VALUE ...]")
 @click.option("--at", type=Number(0), metavar="STEP", help="Earliest step of the change.")
-@click.option("--hold", is_flag=True, help="Pin the value against its schedule.")
+@click.option("--hold", is_flag=True, help="Keep the value fixed, whatever the schedule.")
 @click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
 @click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
 @click.option(
     "--guard",
     metavar="CONDITION",
-    help="Revert the change if this holds: 'loss>2.0', 'loss>1.5x', 'loss is nan'.",
+    help="Undo the change if this becomes true: 'loss>2.0', 'loss>1.5x', 'loss is nan'.",
 )
 @click.option(
-    "--for", "span", type=Number(1), metavar="STEPS", help="Length of --guard; default 200."
+    "--for", "span", type=Number(1), metavar="STEPS", help="How long --guard applies; default 200."
 )
 @click.option(
     "--undo",
     is_flag=False,
     flag_value="",
     metavar="[COMMAND]",
-    help="Undo the last change, or this one.",
+    help="Undo the last change, or the one with this id.",
 )
-@click.option("--replay", metavar="FILE", help="Repeat the changes of an audit log.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object, or a list of knobs.")
+@click.option("--replay", metavar="FILE", help="Apply the changes recorded in an audit log.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, or a list of knobs.")
 def command(
     words: tuple[str, ...],
     at: int | None,
@@ -82,7 +90,7 @@ def command(
 ) -> None:
     """Change knobs of JOB at one step on all ranks; without values, list the knobs.
 
-    A changed lr keeps the shape of its schedule, scaled from that step; --hold pins the value.
+    A new lr scales the learning rate schedule from that step on; --hold pins the value instead.
     --undo restores the earlier value and schedule. JOB defaults to the only active job.
     """
     job, values = split(words)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.jobs import engine, job_shapes
 from torchloom.cli.jobs.job_shapes import (
     cold_starts,
@@ -20,26 +20,35 @@ from torchloom.cli.jobs.job_shapes import (
     took,
 )
 from torchloom.cli.output import age, echo_json, printable, table, visible
-from torchloom.errors import Ambiguous, NotFound, UserError
+from torchloom.errors import NotFound, UserError
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.runner import job_lookup
 from torchloom.runner.api import get_runner
-from torchloom.runner.job_lookup import find_job
+from torchloom.runner.job_lookup import find_job, find_run_or_job
 from torchloom.sealed import hide_in_spec
 from torchloom.specs.api import NONE, AppState
 
-Words = Callable[[job_shapes.Live], job_shapes.Live]  # state names: ours, or TorchX's
+Words = Callable[[job_lookup.Live], job_lookup.Live]  # state names: ours, or TorchX's
 _LAST_LINES = 8  # of the failed rank's output
 _TAIL_BYTES = 8192
 
 
-@click.command("show", cls=LoomCommand)
+@click.command(
+    "show",
+    cls=LoomCommand,
+    epilog=examples(
+        "loom show gpt",
+        "loom show @ --events     # of the newest job",
+        "loom show gpt --wait     # exits with 0 if gpt completes",
+    ),
+)
 @click.argument("job", required=False)
-@click.option("--wait", is_flag=True, help="Wait for the end; exit 1 unless COMPLETED.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends; exit with 1 unless COMPLETED.")
 @click.option("--spec", is_flag=True, help="Print the app as submitted.")
 @click.option("--events", is_flag=True, help="Print the events of the job.")
 @click.option("--roles", metavar="A,B", help="Only these roles.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--as-torchx", is_flag=True, hidden=True)  # `loom status`
 def command(
     job: str | None,
@@ -50,24 +59,25 @@ def command(
     as_json: bool,
     as_torchx: bool,
 ) -> int:
-    """Show one job, by id, prefix of an id, name, handle, or @ for the newest."""
+    """Show one job: its state and why, its ranks, its first error.
+
+    JOB is an id, a prefix of one, a name, a handle, or @ for the newest job. It defaults to the
+    only active job.
+    """
     handle = engine.handle_of(job)
     in_words = job_shapes.as_torchx if as_torchx else dict
     if handle is not None and not events:
         return engine.show(handle, wait, spec, roles, as_json, in_words)
     job = engine.run_id(handle) if handle is not None else job
-    try:
-        record = find_job(job)
-    except UserError as error:  # no run of this name, but the plane may know the job
-        found = None if isinstance(error, Ambiguous) else job_shapes.plane_only_job(job)
-        if found is None:
-            raise
-        if job_shapes.is_of_the_queue(found) and not events:
+    record = find_run_or_job(job)
+    if not isinstance(record, RunRecord):  # only the plane knows it
+        found = job_shapes.with_both_states(record)
+        if job_lookup.is_of_the_queue(found) and not events:
             return _show_queued(found, wait, spec, as_json, in_words)
         if wait or spec or events:
             raise UserError(
                 f"{found['id']} was not launched by loom: --wait, --spec and --events do not apply"
-            ) from None
+            )
         _show_plane_only(in_words(found), as_json)
         return 0
     if wait:
@@ -83,7 +93,7 @@ def command(
 
 
 def _show_queued(
-    job: job_shapes.Live, wait: bool, spec: bool, as_json: bool, in_words: Words
+    job: job_lookup.Live, wait: bool, spec: bool, as_json: bool, in_words: Words
 ) -> int:
     """Show a queued job that has no run yet, or ended without one."""
     from torchloom.cli.submit import queue
@@ -97,17 +107,19 @@ def _show_queued(
     return 1 if wait and job["job_state"] != "COMPLETED" else 0
 
 
-def _show_plane_only(job: job_shapes.Live, as_json: bool) -> None:
+def _show_plane_only(job: job_lookup.Live, as_json: bool) -> None:
     """Show a job that only the plane knows."""
     from torchloom.cli.monitor.answers import job_text, ranks_text
 
     if as_json:
+        ahead = job_shapes.progress(job["step"], job)
         facts = job.pop("facts")
         unknown = {"start": None, "cold_because": "", "exit_code": None}
         ranks = [{**rank, **unknown} for rank in job.pop("ranks")]
         place = {"host": facts.get("host", ""), "log_dir": "", "lost_log_bytes": 0, "error": ""}
         names = rank_shape(RankRecord("", 0, 0, 0), "")
-        echo_json({**job, **place, "ranks": [{name: r[name] for name in names} for r in ranks]})
+        job |= {**ahead, **place}
+        echo_json({**job, "ranks": [{name: r[name] for name in names} for r in ranks]})
         return
     from torchloom.client import plane
 
@@ -128,7 +140,7 @@ def _ranks(record: RunRecord, roles: str | None) -> list[RankRecord]:
 
 def _show(record: RunRecord, ranks: list[RankRecord], as_json: bool, in_words: Words) -> None:
     error = first_error(record)
-    known = job_shapes.live_job(record.id)
+    known = job_lookup.live_job(record.id)
     job = in_words(job_shape(record, live=known))
     lives = {rank: job_shapes.live_rank(known, rank.role, rank.rank) for rank in ranks}
     if as_json:
@@ -136,9 +148,10 @@ def _show(record: RunRecord, ranks: list[RankRecord], as_json: bool, in_words: W
         lost = {"lost_log_bytes": record.lost_log_bytes}
         shown = [rank_shape(rank, record.host, lives[rank]) for rank in ranks]
         labels = {"tags": (known or {}).get("tags", []), "notes": (known or {}).get("notes", "")}
-        echo_json({**job, **place, **lost, **labels, "error": error, "ranks": shown})
+        ahead = job_shapes.progress(job["step"], known)
+        echo_json({**job, **ahead, **place, **lost, **labels, "error": error, "ranks": shown})
         return
-    for name, value in (*_facts(record, job), *job_shapes.labels(known)):
+    for name, value in (*_facts(record, job, known), *job_shapes.labels(known)):
         click.echo(f"{name:<9}{value}")
     heads = ("ROLE", "REPLICA", "RANK", "STATE", "STEP", "LAST", "PID", "START", "EXIT", "LOGS")
     click.echo("\n" + table(heads, [_row(rank, lives[rank]) for rank in ranks]))
@@ -146,7 +159,7 @@ def _show(record: RunRecord, ranks: list[RankRecord], as_json: bool, in_words: W
         click.echo(f"\nfirst error:\n{visible(error)}")
 
 
-def _row(rank: RankRecord, known: job_shapes.Live) -> tuple[str, ...]:
+def _row(rank: RankRecord, known: job_lookup.Live) -> tuple[str, ...]:
     """Return a rank's row; LAST is the time since its last progress."""
     step, silent = job_shapes.rank_step(rank, known), known.get("silent_seconds")
     pid = rank.process.pid if rank.process else "-"
@@ -165,7 +178,9 @@ def _row(rank: RankRecord, known: job_shapes.Live) -> tuple[str, ...]:
     )
 
 
-def _facts(record: RunRecord, job: job_shapes.Live) -> list[tuple[str, str]]:
+def _facts(
+    record: RunRecord, job: job_lookup.Live, known: job_lookup.Live | None
+) -> list[tuple[str, str]]:
     why = f"  {printable(job['reason'])}" if job["reason"] else ""
     facts = [
         ("id", record.id),
@@ -177,7 +192,8 @@ def _facts(record: RunRecord, job: job_shapes.Live) -> list[tuple[str, str]]:
         ("logs", record.log_dir),
     ]
     if job["step"] is not None:
-        facts.insert(3, ("step", str(job["step"])))
+        ahead = job_shapes.progress(job["step"], known)
+        facts.insert(3, ("step", job_shapes.progress_words(job["step"], **ahead)))
     if why := cold_starts(record):
         facts.append(("start", printable(why)))
     if job["warning"]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.jobs import control, engine, job_shapes
+from torchloom.cli.command import LoomCommand, Number, examples
+from torchloom.cli.jobs import control, engine
 from torchloom.cli.jobs.job_shapes import (
     handle_of,
     is_ahead,
@@ -20,8 +20,9 @@ from torchloom.errors import Ambiguous, UserError
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.records import catalog
 from torchloom.launch.records.record import RunRecord
+from torchloom.runner import job_lookup
 from torchloom.runner.api import Runner, get_runner
-from torchloom.runner.job_lookup import find_job
+from torchloom.runner.job_lookup import find_job, find_run_or_job
 from torchloom.schedulers.local_scheduler import create_scheduler
 
 REASON = "cancelled_by_user"
@@ -30,7 +31,15 @@ _PROMISE = 2.0  # seconds for the ranks to agree on a step, which may be distant
 _PATIENCE = 3600.0  # seconds for them to reach it
 
 
-@click.command("stop", cls=LoomCommand)
+@click.command(
+    "stop",
+    cls=LoomCommand,
+    epilog=examples(
+        'loom stop gpt --reason "loss diverged"',
+        "loom stop gpt --at 5000               # all ranks end before step 5000",
+        "loom stop --all --state queued --yes",
+    ),
+)
 @click.argument("jobs", nargs=-1)
 @click.option("--now", is_flag=True, help="Send SIGKILL at once.")
 @click.option("--at", type=Number(0), metavar="STEP", help="Stop all ranks before this step.")
@@ -41,7 +50,7 @@ _PATIENCE = 3600.0  # seconds for them to reach it
     "--state", "states", multiple=True, metavar="STATE", help="With --all: only jobs in this state."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def command(
     jobs: tuple[str, ...],
     now: bool,
@@ -53,12 +62,12 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Stop JOBS: SIGTERM, a grace period, SIGKILL. Logs and records are kept.
+    """Stop JOBS: SIGTERM, then SIGKILL after a grace period. Logs and records are kept.
 
     With --at all ranks end before the same step, as if their data had ended there. A job without
     ranks, because it was released or waits for its next attempt, is cancelled; its checkpoints
-    are kept. JOBS defaults to the only active job; a terminal asks for confirmation if another
-    shell started it. With --all, queued jobs leave the queue before running jobs are stopped.
+    are kept. JOBS defaults to the only active job; if another shell started it, a terminal asks
+    for confirmation. With --all, queued jobs leave the queue before running jobs are stopped.
     """
     if now and at is not None:
         raise UserError("--now and --at exclude each other")
@@ -84,7 +93,7 @@ def command(
     if not jobs and not yes and is_attended():
         _agree(next(iter(found), None), strangers)
     for job in strangers:
-        if job_shapes.is_of_the_queue(job_shapes.live_job(job) or {}):
+        if job_lookup.is_of_the_queue(job_lookup.live_job(job) or {}):
             more, failed = _leave_queue([job], reason, as_json)
             shapes, code = [*shapes, *more], max(code, failed)
             continue
@@ -109,7 +118,7 @@ def command(
         for record in found:
             _end_at(record.id, at, reason, no_wait, as_json)
     ended = found if no_wait else [_waited(runner, each, between) for each in found]
-    known = {record.id: job_shapes.live_job(record.id) for record in found if record.is_over()}
+    known = {record.id: job_lookup.live_job(record.id) for record in found if record.is_over()}
     if as_json:
         echo_json([*shapes, *(job_shape(each, live=known.get(each.id)) for each in ended)])
         return code
@@ -132,7 +141,7 @@ def _all_of(states: Sequence[str], yes: bool) -> tuple[str, ...]:
 
 def _waiting(jobs: Sequence[str]) -> dict[str, None]:
     """Return the jobs among some ids that have not started yet; one request for all."""
-    known = job_shapes.live_jobs(list(jobs)) if jobs else {}
+    known = job_lookup.live_jobs(list(jobs)) if jobs else {}
     queued = [job for job in jobs if job in known and known[job]["state"] == "QUEUED"]
     return dict.fromkeys(job for job in queued if catalog.record(job) is None)
 
@@ -140,7 +149,7 @@ def _waiting(jobs: Sequence[str]) -> dict[str, None]:
 def _agree(record: RunRecord | None, strangers: Sequence[str]) -> None:
     """Print which job is stopped; ask for confirmation unless this shell started it."""
     job = record.id if record else strangers[0]
-    known = job_shapes.live_job(job)
+    known = job_lookup.live_job(job)
     state = state_of(record, known) if record else (known or {}).get("state", "")
     started = record.created_at if record else (known or {}).get("created_at")
     if _is_from_here(record, known):
@@ -150,7 +159,7 @@ def _agree(record: RunRecord | None, strangers: Sequence[str]) -> None:
     agree(f"stop {what}?", f"{job} was not stopped")
 
 
-def _is_from_here(record: RunRecord | None, known: job_shapes.Live | None) -> bool:
+def _is_from_here(record: RunRecord | None, known: job_lookup.Live | None) -> bool:
     """Tell whether a job was started or submitted from this shell's session."""
     mine = ProcessIdentity.of_session()
     submitted = ((known or {}).get("facts") or {}).get("shell")
@@ -163,7 +172,7 @@ def _is_from_here(record: RunRecord | None, known: job_shapes.Live | None) -> bo
 
 def _between(found: Sequence[RunRecord]) -> dict[str, str]:
     """Return the jobs that are active though their last run has ended, with a prefix for output."""
-    known = {record.id: job_shapes.live_job(record.id) for record in found if record.is_over()}
+    known = {record.id: job_lookup.live_job(record.id) for record in found if record.is_over()}
     return {
         record.id: "was released: " if is_released(facts) else ""
         for record in found
@@ -204,16 +213,16 @@ def _found(jobs: Sequence[str | None]) -> tuple[list[RunRecord], list[str]]:
     records, strangers = [], []
     for job in jobs:
         try:
-            records.append(find_job(job))
+            found = find_run_or_job(job)
         except UserError as error:
-            if isinstance(error, Ambiguous):
+            known = None if isinstance(error, Ambiguous) else job_lookup.live_job(job or "")
+            if known is None or not is_released(known):
                 raise
-            if known := job_shapes.plane_only_job(job):
-                strangers.append(known["id"])
-            elif is_released(known := job_shapes.live_job(job or "")):
-                records.append(find_job(known["id"] if known else job))
-            else:
-                raise
+            found = find_job(known["id"])
+        if isinstance(found, RunRecord):
+            records.append(found)
+        else:
+            strangers.append(found["id"])
     return records, strangers
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.command import LoomCommand, Number, examples
 from torchloom.cli.output import echo_json
 from torchloom.errors import Failure, UserError
 from torchloom.launch.host import devices
@@ -22,9 +22,15 @@ MODULE = "torchloom.worker.smoke"
 ENOUGH = "2"  # ranks without accelerators: a single one would not communicate
 
 
-@click.command("test", cls=LoomCommand)
+@click.command(
+    "test",
+    cls=LoomCommand,
+    epilog=examples("loom test -n 4", "loom test -n 2 --model transformer --backend gloo"),
+)
 @click.option("-n", "--np", "total", metavar="N", help="Ranks: a number, gpu, cpu or auto.")
-@click.option("--steps", type=Number(1), default=40, show_default=True, help="Training steps.")
+@click.option(
+    "--steps", type=Number(1), default=40, show_default=True, metavar="N", help="Training steps."
+)
 @click.option(
     "--model",
     type=click.Choice(["mlp", "cnn", "transformer"]),
@@ -33,11 +39,13 @@ ENOUGH = "2"  # ranks without accelerators: a single one would not communicate
     help="Model to train.",
 )
 @click.option("--backend", metavar="B", help="nccl, xccl, mpi or gloo; default: the device's.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report; other output to stderr.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON report; other output goes to stderr."
+)
 def command(total: str | None, steps: int, model: str, backend: str | None, as_json: bool) -> int:
     """Train a small model on synthetic data with N ranks, started as by `loom launch`.
 
-    Exits with 1 if the ranks end with different parameters or the loss did not fall.
+    Exits with 1 if the ranks end with different parameters or the loss does not fall.
     """
     if importlib.util.find_spec("torch") is None:
         raise NoTorchToTest()

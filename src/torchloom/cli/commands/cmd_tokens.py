@@ -5,19 +5,28 @@ from typing import Any
 import click
 
 from torchloom import settings
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, LoomGroup, examples
 from torchloom.cli.output import echo, echo_json, say, table
 
 _ROLES = ("viewer", "operator", "admin")
 _DAY = 86_400
-_role = click.option("--role", type=click.Choice(_ROLES), help="Role; creates an unknown user.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+_role = click.option(
+    "--role", type=click.Choice(_ROLES), help="Role; a user that does not exist is created."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(
-    "tokens", invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    "tokens",
+    cls=LoomGroup,
+    invoke_without_command=True,
+    epilog=examples(
+        "loom tokens",
+        "loom tokens link alice --role operator",
+        "loom tokens add ci --label nightly --days 30",
+    ),
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
     """List the valid tokens; manage users, tokens and one-time links.
@@ -28,7 +37,9 @@ def command(context: click.Context, as_json: bool) -> None:
         _show("", False, as_json)
 
 
-@command.command("ls", cls=LoomCommand)
+@command.command(
+    "ls", cls=LoomCommand, epilog=examples("loom tokens ls alice", "loom tokens ls --all")
+)
 @click.argument("user", default="")
 @click.option("--all", "all_of_them", is_flag=True, help="Include revoked and expired tokens.")
 @_json
@@ -37,7 +48,7 @@ def _ls(user: str, all_of_them: bool, as_json: bool) -> None:
     _show(user, all_of_them, as_json)
 
 
-@command.command("users", cls=LoomCommand)
+@command.command("users", cls=LoomCommand, epilog=examples("loom tokens users"))
 @_json
 def _users(as_json: bool) -> None:
     """List users and their roles."""
@@ -54,18 +65,24 @@ def _users(as_json: bool) -> None:
     echo(table(("USER", "ROLE", "RUN AS", "STATE"), rows))
 
 
-@command.command("user", cls=LoomCommand)
+@command.command(
+    "user",
+    cls=LoomCommand,
+    epilog=examples("loom tokens user alice --role operator", "loom tokens user alice --disable"),
+)
 @click.argument("user")
 @_role
-@click.option("--disable/--enable", "disabled", default=None, help="Refuse or allow access.")
+@click.option(
+    "--disable/--enable", "disabled", default=None, help="Refuse access, or allow it again."
+)
 @click.option("--run-as", metavar="ACCOUNT", help="Unix account of the user's jobs; '' for none.")
 @_json
 def _user(
     user: str, role: str | None, disabled: bool | None, run_as: str | None, as_json: bool
 ) -> None:
-    """Create a user, change its role, disable or enable it, or set its unix account.
+    """Create or change a user: role, access, unix account.
 
-    On a plane that runs as root, the user's jobs run as that account.
+    On a plane that runs as root, the jobs of the user run as that account.
     """
     found = _put(user, role, disabled, run_as)
     if as_json:
@@ -75,11 +92,20 @@ def _user(
     echo(f"{found['name']} is {found['role']}{account}{', disabled' if found['disabled'] else ''}")
 
 
-@command.command("add", cls=LoomCommand)
+@command.command(
+    "add",
+    cls=LoomCommand,
+    epilog=examples("loom tokens add ci --role operator --label nightly --days 30"),
+)
 @click.argument("user")
 @_role
 @click.option("--label", default="", metavar="TEXT", help="Purpose of the token.")
-@click.option("--days", type=click.FloatRange(0.0001, 3650), help="Lifetime; default: unlimited.")
+@click.option(
+    "--days",
+    metavar="N",
+    type=click.FloatRange(0.0001, 3650),
+    help="Lifetime in days; default: unlimited.",
+)
 @_json
 def _add(user: str, role: str | None, label: str, days: float | None, as_json: bool) -> None:
     """Create a token for a user. It is printed once and not stored."""
@@ -96,11 +122,14 @@ def _add(user: str, role: str | None, label: str, days: float | None, as_json: b
     echo(made["token"])
 
 
-@command.command("revoke", cls=LoomCommand)
+@command.command("revoke", cls=LoomCommand, epilog=examples("loom tokens revoke 3f9c2a81"))
 @click.argument("token_id", metavar="ID")
 @_json
 def _revoke(token_id: str, as_json: bool) -> None:
-    """Revoke a token, at once for requests and within seconds for open connections."""
+    """Revoke a token.
+
+    Requests with it are refused at once; its open connections are closed within seconds.
+    """
     from torchloom.client import plane
 
     if token_id.startswith("loom_"):
@@ -114,14 +143,15 @@ def _revoke(token_id: str, as_json: bool) -> None:
         echo(f"token {ended['id']} of {ended['user']} is revoked")
 
 
-@command.command("link", cls=LoomCommand)
+@command.command("link", cls=LoomCommand, epilog=examples("loom tokens link alice --role operator"))
 @click.argument("user")
 @_role
 @_json
 def _link(user: str, role: str | None, as_json: bool) -> None:
-    """Create a link that signs a user in once, within 24 hours.
+    """Create a link that signs a user in once.
 
-    An unknown user is created, as a viewer unless --role is given.
+    The link is valid for 24 hours. A user that does not exist is created, as a viewer unless --role
+    is given.
     """
     from torchloom.client import plane
 
@@ -137,7 +167,7 @@ def _link(user: str, role: str | None, as_json: bool) -> None:
     if made["fingerprint"]:
         say(f"or: loom login {made['url']} --fingerprint {made['fingerprint']}")
     if not made["url"]:
-        say("no server is running to use it; `loom up` starts one. This is only the code:")
+        say("no server is running that accepts it; `loom up` starts one. This is only the code:")
     echo(f"{made['url']}/login#{made['code']}" if made["url"] else made["code"])
 
 
@@ -145,7 +175,7 @@ def _show(user: str, all_of_them: bool, as_json: bool) -> None:
     from torchloom.client import plane
 
     found = plane.ask("tokens", user=user)
-    tokens = [one for one in found if all_of_them or _state(one) == "good"]
+    tokens = [one for one in found if all_of_them or _state(one) == "valid"]
     if as_json:
         echo_json(tokens)
         return
@@ -162,7 +192,7 @@ def _state(token: dict[str, Any]) -> str:
     if token["revoked_at"]:
         return "revoked"
     ends = token["expires_at"]
-    return "over" if ends and datetime.fromisoformat(ends) <= datetime.now(UTC) else "good"
+    return "expired" if ends and datetime.fromisoformat(ends) <= datetime.now(UTC) else "valid"
 
 
 def _until(token: dict[str, Any]) -> str:

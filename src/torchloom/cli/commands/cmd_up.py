@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand
+from torchloom.cli.command import LoomCommand, examples
 from torchloom.cli.output import age, echo, echo_json, say, table
 from torchloom.errors import UserError
 
@@ -25,19 +25,25 @@ class OperatorsNotTrusted(UserError):
         )
 
 
-@click.command("up", cls=LoomCommand)
+@click.command(
+    "up",
+    cls=LoomCommand,
+    epilog=examples("loom up", "loom up --status", "loom up --host 10.0.0.5 --trust-operators"),
+)
 @click.option("--host", metavar="ADDR", help="Serve other hosts at this address, with TLS.")
-@click.option("--trust-operators", is_flag=True, help="With --host: their jobs run as you.")
+@click.option(
+    "--trust-operators", is_flag=True, help="With --host: accept that operators' jobs run as you."
+)
 @click.option("--only", type=click.Choice(_PARTS), help="Start only this part.")
-@click.option("--status", is_flag=True, help="Show the status; exit 1 if no plane is running.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--status", is_flag=True, help="Show the status; exit with 1 if no plane is running.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(
     host: str | None, trust_operators: bool, only: str | None, status: bool, as_json: bool
 ) -> None:
     """Start the plane of this user: NATS, weaver, node agent and HTTP server.
 
-    The plane runs in the background until `loom down`. A plane that a job started is kept running
-    from now on. The command returns when this node accepts jobs.
+    The plane runs in the background until `loom down`. A plane that a job has
+    started is kept from now on. The command returns once this node accepts jobs.
     """
     if status and (host or only):
         raise UserError("--status cannot be combined with --host or --only")

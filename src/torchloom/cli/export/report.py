@@ -12,12 +12,11 @@ from typing import Any
 from torchloom import settings
 from torchloom.cli.commands.cmd_compare import lines_of
 from torchloom.cli.commands.cmd_show import first_error
-from torchloom.cli.jobs import job_shapes
-from torchloom.cli.jobs.job_shapes import Live, job_shape
+from torchloom.cli.jobs.job_shapes import job_shape
 from torchloom.errors import NotFound
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RankRecord, RunRecord
-from torchloom.runner.job_lookup import find_job
+from torchloom.runner.job_lookup import Live, find_job, live_job
 from torchloom.server import job_records
 from torchloom.server.logs.lines import OutputLine, merged, outputs_of, tail_of
 from torchloom.server.stream.payloads import StreamPayload, columns
@@ -85,19 +84,26 @@ def _of(
         return []
     share = max(LEAST, min(MOST, room // len(wanted)))
     names, ranks = {one.name for one in wanted}, {one.rank for one in wanted}
-    found = curves.curves(records, job, names, ranks, buckets=share)
+    found = curves.curves(records, job, names, ranks, buckets=share, replaced=True)
+    if any(one.replaced for one in found) and share > LEAST:  # what they replaced takes half
+        share = max(LEAST, share // 2)
+        found = curves.curves(records, job, names, ranks, buckets=share, replaced=True)
     kept = {(one.name, one.rank, one.role) for one in wanted}
     return [_shape(one) for one in found if (one.name, one.rank, one.role) in kept]
 
 
 def _shape(curve: Curve) -> dict[str, Any]:
     """Return a curve as columns; without buckets if each has a single point."""
-    whole = columns(curve)
-    times = [round(time, 3) for time in curve.time]
-    if all(count == 1 for count in curve.count):
-        named = {name: whole[name] for name in ("name", "rank", "role", "steps")}
-        return {**named, "times": times, "values": curve.last}
-    return {**whole, "times": times}
+    whole = _rounded(columns(curve))
+    older = {"has_replaced": curve.has_replaced, "replaced": list(map(_rounded, whole["replaced"]))}
+    if any(count != 1 for count in curve.count):
+        return {**whole, **older}
+    named = {name: whole[name] for name in ("name", "rank", "role", "steps", "times")}
+    return {**named, "values": curve.last, **(older if curve.has_replaced else {})}
+
+
+def _rounded(buckets: dict[str, Any]) -> dict[str, Any]:
+    return {**buckets, "times": [round(time, 3) for time in buckets["times"]]}
 
 
 def hidden(value: Any, name: str = "") -> Any:
@@ -229,9 +235,9 @@ def find_run(name: str, store: PlaneReader | None) -> ExportedRun:
         row = _stored(name, store)
         if row is None:
             raise
-        return ExportedRun(row.id, store, row, None, job_shapes.live_job(row.id))
+        return ExportedRun(row.id, store, row, None, live_job(row.id))
     row = store.state.one(JobRow, id=record.id) if store else None
-    return ExportedRun(record.id, store, row, record, job_shapes.live_job(record.id))
+    return ExportedRun(record.id, store, row, record, live_job(record.id))
 
 
 def run_report(run: ExportedRun, last: int, buckets: int = TOTAL) -> dict[str, Any]:

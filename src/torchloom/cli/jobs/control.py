@@ -9,7 +9,7 @@ from typing import Any
 from torchloom.cli.output import agree, echo, echo_json, is_attended, printable, say
 from torchloom.errors import UserError
 
-WAIT = "Timeout for the outcome; default 30."
+WAIT = "How long to wait for the outcome; default 30."
 ACTIVE = ("QUEUED", "RUNNING", "RECOVERING", "PAUSED")  # states of jobs that can be stopped
 _NAMED = 5  # jobs that a question names one by one
 _NOTHING = object()

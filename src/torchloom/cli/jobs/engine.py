@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from torchloom import settings
-from torchloom.cli.jobs import job_shapes
 from torchloom.cli.jobs.job_shapes import engine_job_shape, paint_state, step_of
 from torchloom.cli.output import echo, echo_json, printable, say, table, visible, write_as_is
 from torchloom.cli.verbs import VERBS
@@ -21,6 +20,7 @@ from torchloom.launch.logs.reader import Wait
 from torchloom.launch.records import catalog
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.resumption import Continuation
+from torchloom.runner import job_lookup
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
@@ -108,7 +108,7 @@ def _continuation(words: Sequence[str]) -> Continuation:
 
 def _is_watched_here(run_id: str) -> bool:
     """Tell whether ranks of a run are connected to this host's plane."""
-    known = job_shapes.live_job(run_id)
+    known = job_lookup.live_job(run_id)
     return known is not None and any(rank["state"] == "up" for rank in known["ranks"])
 
 
@@ -146,7 +146,7 @@ def _shape(
         **shape,
         "run_id": entry.run_id if entry else None,
         "reason": status.msg or (record.why() if record else ""),
-        "step": step_of(record, job_shapes.live_job(record.id)) if record else None,
+        "step": step_of(record, job_lookup.live_job(record.id)) if record else None,
         "restarts": status.num_restarts,
         "error": status.structured_error_msg,
         "folder": entry.folder if entry else None,

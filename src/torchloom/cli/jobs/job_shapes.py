@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Any
 
 from torchloom.cli.output import age, duration, paint
-from torchloom.errors import LoomError
 from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.runner.job_lookup import Live
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
 from torchloom.specs.states import JobState, app_state_of, job_state_of
 
-_PATIENCE = 2.0  # seconds; a read does not wait for a busy plane
+_PATIENCE = 10.0  # seconds for a list of jobs
 STATES = (*JobState, *(s.name for s in AppState if s.name not in JobState.__members__))
 _SAME = {"SUCCEEDED": "COMPLETED"}  # TorchX's name of one of our states
 _COLOURS = {
@@ -24,40 +24,21 @@ _COLOURS = {
 }
 
 
-Live = dict[str, Any]
-
-
-def live_jobs(ids: list[str]) -> dict[str, Live]:
-    """Return these jobs as the plane knows them, by id; empty without a plane."""
-    return {job["id"]: job for job in _ask("jobs", ids=ids) or ()}
-
-
 def plane_only_jobs(limit: int) -> list[Live]:
-    """Return the jobs that only the plane knows: queued, of an account, or not launched by loom."""
-    return [with_both_states(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
+    """Return the jobs that only the plane knows: queued, of an account, or not launched by loom.
 
+    A plane that does not answer is an error: without its answer the list of jobs is not whole.
+    """
+    from torchloom.client import plane
+    from torchloom.client.errors import NoPlane
 
-def plane_only_job(name: str | None) -> Live | None:
-    """Return one job that only the plane knows, with its ranks."""
-    found = _ask("job", job=name or "")
-    is_one = found and (not found["scheduler"] or not _has_run(found))
-    return with_both_states(found) if is_one else None
-
-
-def is_of_the_queue(job: Live) -> bool:
-    """Tell whether a job was submitted to the plane's queue."""
-    return bool(job.get("facts", {}).get("submitted"))
-
-
-def _has_run(job: Live) -> bool:
-    is_accounts = bool(job["facts"].get("account"))  # its folder is not in this state folder
-    return not is_of_the_queue(job) or ("log_dir" in job["facts"] and not is_accounts)
-
-
-def live_job(app_id: str) -> Live | None:
-    """Return one job with its ranks as the plane knows them."""
-    found: Live | None = _ask("job", job=app_id)
-    return found
+    if not plane.door().exists():
+        return []
+    try:
+        found = plane.ask("jobs", _PATIENCE, strangers=True, limit=limit)
+    except NoPlane:
+        return []
+    return [with_both_states(job) for job in found]
 
 
 def live_rank(live: Live | None, role: str, rank: int) -> Live:
@@ -76,15 +57,23 @@ def labels(live: Live | None) -> list[tuple[str, str]]:
     return [(name, printable(text)) for name, text in lines if text]
 
 
-def _ask(name: str, **facts: Any) -> Any:
-    from torchloom.client import plane
+def progress(step: int | None, live: Live | None) -> dict[str, int | None]:
+    """Return how many steps a job takes, and about how many seconds are left, if that is known."""
+    total = (live or {}).get("facts", {}).get("total_steps")
+    if step is None or live is None or type(total) is not int:
+        return {"total_steps": None, "eta_seconds": None}
+    paces = sorted(rank["step_seconds"] for rank in live["ranks"] if rank["step_seconds"])
+    is_timed = paces and live["state"] == "RUNNING"
+    left = round(max(0, total - step) * paces[len(paces) // 2]) if is_timed else None
+    return {"total_steps": total, "eta_seconds": left}
 
-    if not plane.door().exists():
-        return None
-    try:
-        return plane.ask(name, _PATIENCE, **facts)
-    except (LoomError, OSError):  # it does not know the job, or is shutting down
-        return None
+
+def progress_words(step: int, total_steps: int | None, eta_seconds: int | None) -> str:
+    """Return how far a job is: `120 of 500 (24 %), about 3m10s left`."""
+    if not total_steps:
+        return str(step)
+    words = f"{step} of {total_steps} ({min(100, 100 * step // total_steps)} %)"
+    return words if eta_seconds is None else f"{words}, about {duration(eta_seconds)} left"
 
 
 def paint_state(state: str) -> str:

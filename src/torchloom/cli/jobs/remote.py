@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from torchloom.cli.command import LoomCommand, Number, WaitNotice, key_option, repeat_in_words
+from torchloom.cli.command import (
+    LoomCommand,
+    Number,
+    WaitNotice,
+    examples,
+    key_option,
+    repeat_in_words,
+)
 from torchloom.cli.jobs import control, job_shapes
 from torchloom.cli.jobs.job_shapes import paint_state
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table
@@ -26,7 +33,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _torchx = click.option("--as-torchx", is_flag=True, hidden=True)  # `loom list`, `loom status`
 
 
-@click.command("ls", cls=LoomCommand)
+@click.command(
+    "ls", cls=LoomCommand, epilog=examples("loom ls --state running", "loom ls --all --json")
+)
 @click.option("--state", metavar="STATE", help="Only jobs in this state, such as running.")
 @click.option("--limit", type=Number(1), metavar="N", help=f"Number of jobs; default {_SCREENFUL}.")
 @click.option("--all", "every", is_flag=True, help="List all jobs.")
@@ -50,15 +59,19 @@ def ls(state: str | None, limit: int | None, every: bool, as_json: bool, as_torc
     echo(table(heads, rows, {"STATE": paint_state}))
 
 
-@click.command("show", cls=LoomCommand)
+@click.command(
+    "show",
+    cls=LoomCommand,
+    epilog=examples("loom show gpt", "loom show gpt --wait     # exits with 0 if gpt completes"),
+)
 @click.argument("job", default="")
-@click.option("--wait", is_flag=True, help=f"Wait for the end; exit 1 unless {_DONE}.")
+@click.option("--wait", is_flag=True, help=f"Wait until the job ends; exit with 1 unless {_DONE}.")
 @click.option("--spec", is_flag=True, help="Print the spec as submitted.")
 @click.option("--events", is_flag=True, help="Print the events of the job.")
 @_json
 @_torchx
 def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool, as_torchx: bool) -> int:
-    """Show one job of the plane in use."""
+    """Show one job of the plane in use: its state and why, its ranks."""
     with chosen.client() as client:
         name = chosen.meant(client, job)
         if wait:
@@ -77,7 +90,11 @@ def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool, as_torch
     return 1 if wait and found["job_state"] != _DONE else 0
 
 
-@click.command("logs", cls=LoomCommand)
+@click.command(
+    "logs",
+    cls=LoomCommand,
+    epilog=examples("loom logs -f gpt", "loom logs gpt --ranks 0,2 --regex loss --last 50"),
+)
 @click.argument("job", default="")
 @click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Follow until the job ends.")
 @click.option("--ranks", metavar="0,2", help="Only these ranks.")
@@ -98,7 +115,14 @@ def logs(
         _print(lines, as_json)
 
 
-@click.command("stop", cls=LoomCommand)
+@click.command(
+    "stop",
+    cls=LoomCommand,
+    epilog=examples(
+        'loom stop gpt --reason "loss diverged"',
+        "loom stop gpt --at 5000               # all ranks end before step 5000",
+    ),
+)
 @click.argument("job", default="")
 @click.option("--now", is_flag=True, help="Accepted; a remote plane always stops at once.")
 @click.option("--at", type=Number(0), metavar="STEP", help="Stop all ranks before this step.")
@@ -119,7 +143,7 @@ def stop(
     yes: bool,
     as_json: bool,
 ) -> int | None:
-    """Stop a job of the plane in use; asks for confirmation without JOB."""
+    """Stop a job of the plane in use. Without JOB, asks for confirmation."""
     if every or states:
         wanted = control.states_of_all(every, [job] if job else [], at, states)
         return _stop_all(wanted, reason, yes, as_json)
@@ -156,7 +180,9 @@ def _error(problem: dict[str, Any] | None) -> dict[str, Any]:
     return {"error": problem["detail"], "code": problem["code"]} if problem else {}
 
 
-@click.command("run", cls=LoomCommand)
+@click.command(
+    "run", cls=LoomCommand, epilog=examples("loom run job.yaml", "loom run -d job.yaml --name gpt")
+)
 @click.argument("target")
 @click.option("-d", "--detach", is_flag=True, help="Do not follow the job.")
 @click.option("--name", metavar="NAME", help="Name of the job; default: from the file.")

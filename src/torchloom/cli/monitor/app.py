@@ -32,8 +32,8 @@ from torchloom.errors import LoomError
 _KEYS = """\
 Tab, Shift+Tab  next pane          arrows, PgUp, PgDn, Home, End  move
 p  pause the job    r  resume it   x  stop it   s  set a knob   d  devices
-l  logs             m  next curve on top
-o  order of ranks: by number, or problems first
+l  show the logs    m  move the next curve to the top
+o  order the ranks by number, or problems first
 /  filter jobs or ranks by words or by rank number; Esc clears the filter
 :  prompt           ?  this help   q  quit; jobs keep running
 
@@ -386,7 +386,7 @@ class Monitor(App[None]):
         if not self.is_running:  # the panes are removed first on exit
             return
         draw(self._base, self._seen, self._look)
-        if isinstance(self.screen, DevicesWindow):
+        if isinstance(self.screen, DevicesWindow) and self._seen.devices is not None:
             self.screen.show(self._seen.devices)
 
 

@@ -40,7 +40,7 @@ class ScreenSnapshot:
     ranks: tuple[Fact, ...] = ()
     series: tuple[Fact, ...] = ()
     events: tuple[Fact, ...] = ()
-    devices: tuple[Fact, ...] = ()
+    devices: tuple[Fact, ...] | None = None  # none: they were not requested
 
 
 class SnapshotReader:
@@ -75,7 +75,7 @@ class SnapshotReader:
             series = tuple(self._series(key, ranks, request.rank))
         self._count_another(jobs, job)
         events = self._ask("events", _PATIENCE, job=job, limit=_EVENTS)["items"]
-        devices = self._ask("devices", _PATIENCE)["devices"] if request.devices else ()
+        devices = tuple(self._ask("devices", _PATIENCE)["devices"]) if request.devices else None
         return ScreenSnapshot(
             status=status,
             jobs=tuple(jobs),
@@ -84,7 +84,7 @@ class SnapshotReader:
             ranks=ranks,
             series=series,
             events=tuple(events),
-            devices=tuple(devices),
+            devices=devices,
         )
 
     def _ranks(self, job: str) -> list[Fact]:

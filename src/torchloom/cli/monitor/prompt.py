@@ -58,7 +58,7 @@ class Word(NamedTuple):
 
 WORDS: Mapping[str, Word] = {
     "jobs": Word("jobs [--all]", "jobs, newest first", ("--all",)),
-    "use": Word("use JOB", "select a default job; `use -` clears it", (), "job"),
+    "use": Word("use JOB", "set the default job; `use -` clears it", (), "job"),
     "show": Word("show [JOB]", "one job: state, reason, ranks, knobs", (), "job"),
     "ranks": Word("ranks [JOB]", "ranks: state, step, lag, step time, node", (), "job"),
     "metrics": Word(
@@ -75,12 +75,14 @@ WORDS: Mapping[str, Word] = {
     "undo": Word("undo [JOB] [COMMAND]", "undo the last change of knobs", (_AT, _WHY), "job"),
     "setlr": Word("setlr VALUE", "the same as set lr=VALUE", (_AT, "--hold", _WHY, "--wait=")),
     "pause": Word("pause [JOB]", "pause all ranks at one step", (_AT, _WHY), "job"),
-    "resume": Word("resume [JOB]", "continue after a pause", (_WHY,), "job"),
-    "stop": Word("stop [JOB]", "end its ranks after a step", (_AT, _WHY), "job"),
+    "resume": Word("resume [JOB]", "continue a paused job", (_WHY,), "job"),
+    "stop": Word("stop [JOB]", "end all ranks at one step", (_AT, _WHY), "job"),
     "audit": Word("audit [JOB]", "every command with author and outcome", (), "job"),
     "devices": Word("devices", "every device and the ranks on it"),
     "fail_device": Word("fail_device UUID", "report a device as failed", (_WHY,), "device"),
-    "recover_device": Word("recover_device UUID", "report it healthy again", (_WHY,), "device"),
+    "recover_device": Word(
+        "recover_device UUID", "report a device as healthy again", (_WHY,), "device"
+    ),
     "drain": Word("drain UUID", "place no new ranks on a device", (_WHY,), "device"),
     "register_device": Word("register_device UUID", "register a device", (_WHY,)),
     "plane": Word("plane", "status of the weaver"),
@@ -130,7 +132,7 @@ def prompt_command(words: list[str]) -> PromptCommand:
     if name == "devices" and rest and rest[0] in _DEVICE_ACTS:  # as the shell's verb has it
         name, rest = _DEVICE_ACTS[rest[0]], rest[1:]
     if name not in WORDS:
-        raise NotFound("word", first, [*WORDS, *ALIASES], "`help` lists them")
+        raise NotFound("command", first, [*WORDS, *ALIASES], "`help` lists them")
     if {"-h", "--help"}.intersection(rest):
         return PromptCommand("help", (name,))
     return _with_flags(name, rest)
@@ -167,7 +169,7 @@ def help_text(name: str = "") -> str:
 
 def _one(name: str) -> str:
     if name not in WORDS:
-        raise NotFound("word", name, [*WORDS, *ALIASES], "`help` lists them")
+        raise NotFound("command", name, [*WORDS, *ALIASES], "`help` lists them")
     word = WORDS[name]
     flags = " ".join(f"[{flag}{'VALUE' if flag.endswith('=') else ''}]" for flag in word.flags)
     others = ", ".join(alias for alias, meant in ALIASES.items() if meant == name)

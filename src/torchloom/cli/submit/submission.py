@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torchloom.launch.hosts.joint_launch import JointHead
     from torchloom.launch.logs.display import Display
 
-SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of detaching
+DETACH_WINDOW = 2.0  # seconds in which a second Ctrl-C stops the job instead of detaching
 DETACHED = 130
 IDLE = 124  # as `timeout` has it
 _SLOW = 1.0  # seconds after which the reason of a cold start is printed
@@ -261,7 +261,7 @@ class LocalSubmission:
             echo(err=True)  # after the ^C
             running = f"{self._app_id} is still running; press Ctrl-C again to stop it"
             say(f"{running}\n{self._next_commands()}")
-            time.sleep(SECOND_CHANCE)
+            time.sleep(DETACH_WINDOW)
         except SubmissionInterrupted as interrupt:
             self._leaving = False
             self._stop(interrupt.signum)

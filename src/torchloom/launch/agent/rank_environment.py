@@ -14,8 +14,8 @@ from torchloom.launch.variables import (
     ATTEMPT_VARIABLE,
     CHECKPOINTS_VARIABLE,
     GENERATION_VARIABLE,
+    INCARNATION_VARIABLE,
     JOB_VARIABLE,
-    LIFE_VARIABLE,
     NODE_VARIABLE,
     OWN_END_VARIABLE,
     PAGE_VARIABLE,
@@ -47,7 +47,7 @@ _NOT_FOR_RANKS = (
     UPLINK_VARIABLE,
     CHECKPOINTS_VARIABLE,
     RESUME_VARIABLE,
-    LIFE_VARIABLE,
+    INCARNATION_VARIABLE,
     STANDIN_VARIABLE,
 )
 
@@ -99,7 +99,7 @@ def group_variables(
         "TORCHELASTIC_USE_AGENT_STORE": meeting.hosted,
     }
     if request.is_live:
-        own[LIFE_VARIABLE] = "1"
+        own[INCARNATION_VARIABLE] = "1"
     if request.nodes:
         own["TORCHX_RANK0_HOST"] = meeting.address
     return {name: str(value) for name, value in contract.items()} | own

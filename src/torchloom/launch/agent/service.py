@@ -18,8 +18,7 @@ from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.agent.rank import Pump
 from torchloom.launch.agent.rank_environment import rank_environment
-from torchloom.launch.agent.rank_starter import RankStarter
-from torchloom.launch.agent.ranks import AgentRanks
+from torchloom.launch.agent.ranks import AgentRanks, RankStarter
 from torchloom.launch.agent.stores import Stores
 from torchloom.launch.agent.terminal import TerminalRelay
 from torchloom.launch.agent.uplink import PlaneUplink

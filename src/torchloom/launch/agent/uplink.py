@@ -48,7 +48,7 @@ class NodeAgentProcess(RestartedProcess):
         if self.ends == before or self.ends != _MOST_ENDS:
             return ""
         log = _log_path(self._share.node)
-        return f"the plane's agent there does not live: {self.how}; see {log}"
+        return f"the plane's agent there is not running: {self.how}; see {log}"
 
     def leave(self, at_once: bool) -> float:
         """Have it leave for good; return how long that may take."""

@@ -260,7 +260,9 @@ def assemble_torchrun(world: World, request: AssemblyRequest) -> Assembled:
     """Return torchrun's words here, or a carrier that starts the same words on every host."""
     spot = request.topology
     if spot.uniform is None:
-        raise BadTopology(f"torchrun wants the same number of ranks a host, not {spot.per_host}")
+        raise BadTopology(
+            f"torchrun needs the same number of ranks on every host, not {spot.per_host}"
+        )
     words = ("torchrun", *_meeting(world, request), *request.flags, *_program(request.command))
     if len(spot.hosts) == 1 or world.on_every_host:
         command = LauncherCommand(words, dict(request.env))
@@ -311,7 +313,7 @@ def _module_script(modules: Sequence[str]) -> str:
     names = shlex.join(modules)
     has = "type module >/dev/null 2>&1"
     no_module = _refusal(
-        f"$(uname -n) has no `module` to load {names}; take them out of its entry in "
+        f"$(uname -n) has no `module` to load {names}; remove them from its entry in "
         f"\\$LOOM_HOME/sites.toml, or set {MODULES_VARIABLE}= to load none"
     )
     no_load = _refusal("$(uname -n): `module load $_loom_each` failed")

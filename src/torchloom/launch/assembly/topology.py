@@ -57,7 +57,7 @@ def resolve(
         nhosts = _hosts_for(n, ppn, nhosts)
     if nhosts is not None and nhosts > len(world.hosts):
         raise BadTopology(
-            f"{nhosts} hosts asked for, {len(world.hosts)} there; ask for a larger allocation, "
+            f"{nhosts} hosts requested, {len(world.hosts)} available; request a larger allocation, "
             "a smaller -n, or pass --hostfile"
         )
     hosts = world.hosts[:nhosts]
@@ -74,7 +74,7 @@ def head_address(world: World, topology: HostTopology, template: str = "{host}")
     head = topology.hosts[0]
     if head in LOOPBACK_NAMES:
         raise BadTopology(
-            f"{head} is no address for the other {len(topology.hosts) - 1} hosts: "
+            f"{head} is not an address for the other {len(topology.hosts) - 1} hosts: "
             "write this host's own name first in the host file"
         )
     if world.address and world.hosts[:1] == (head,):

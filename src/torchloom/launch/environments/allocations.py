@@ -52,7 +52,7 @@ class Lsf:
         job = env.get("LSB_JOBID")
         if not job or self._counts(env):
             return ""
-        return f"LSB_JOBID={job} has no hosts beside it: not taken for a job"
+        return f"LSB_JOBID={job} is set without hosts: not treated as a job"
 
     def _counts(self, env: Env) -> dict[str, int]:
         listed = self._listed(env, "LSB_DJOB_RANKFILE") or self._listed(env, "LSB_DJOB_HOSTFILE")
@@ -106,7 +106,7 @@ class Pbs:
         hosts = self._hosts(env)
         if not hosts:
             path = env.get("PBS_NODEFILE") or AUX / job
-            return f"PBS_JOBID={job} is stale: its nodefile {path} is not there"
+            return f"PBS_JOBID={job} is stale: its nodefile {path} does not exist"
         if not self._is_here(hosts):
             return f"PBS_JOBID={job} is stale: {self._own_host} is not in its nodefile"
         return ""
@@ -139,7 +139,7 @@ class Slurm:
         job = _job(env)
         if job is None or self.detect(env):
             return ""
-        return f"SLURM_JOB_ID={job} has no SLURM_JOB_NODELIST beside it: not taken for a job"
+        return f"SLURM_JOB_ID={job} is set without SLURM_JOB_NODELIST: not treated as a job"
 
     def _task(self, env: Env, job: str) -> World | None:
         hosts = expand(env.get("SLURM_STEP_NODELIST") or _nodelist(env))

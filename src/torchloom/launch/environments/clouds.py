@@ -2,7 +2,7 @@
 
 from torchloom.launch.environments.world import Certain, Env, World, number
 
-_UNCOUNTED = "an indexed Job does not tell its pods how many they are: set NNODES or pass --nnodes"
+_UNCOUNTED = "an indexed Job does not tell its pods their number: set NNODES or pass --nnodes"
 
 
 class SageMaker:
@@ -31,7 +31,7 @@ class SageMaker:
         """Say when SM_HOSTS is there but does not name this host."""
         if "SM_HOSTS" not in env or self.detect(env):
             return ""
-        return "SM_HOSTS does not list SM_CURRENT_HOST: not taken for a SageMaker job"
+        return "SM_HOSTS does not list SM_CURRENT_HOST: not treated as a SageMaker job"
 
 
 def _listed_hosts(env: Env) -> tuple[str, ...]:

@@ -118,8 +118,8 @@ class LaunchCommand:
         if self.launcher_flags and launcher == AGENT:
             known = "mpiexec, mpirun, srun or torchrun"
             raise UserError(
-                f"{self.launcher_flags[0]} is no option of loom launch, and no other launcher is"
-                f" used here; leave it out or name {known} with --launcher"
+                f"{self.launcher_flags[0]} is not an option of loom launch, and no other launcher"
+                f" is used here; leave it out or name {known} with --launcher"
             )
         if self.per_rank and launcher == AGENT:
             raise UserError(
@@ -129,7 +129,7 @@ class LaunchCommand:
 
 
 def _effective(env: Mapping[str, str], said: ParsedWords) -> Mapping[str, str]:
-    """Return the variables that count: ranks in all, on the line, beat ranks a host, in a variable.
+    """Return the variables that count: ranks in all, on the line, mute ranks a host, in a variable.
 
     Both together would contradict each other, and the line wins.
     """

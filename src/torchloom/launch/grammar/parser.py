@@ -96,7 +96,11 @@ OPTIONS: tuple[Option, ...] = (
         variable="PET_NNODES",
     ),
     Option(
-        "hostfile", ("--hostfile",), "File with the hosts; default: the allocation.", "FILE", text
+        "hostfile",
+        ("--hostfile",),
+        "File that lists the hosts; default: the hosts of the allocation.",
+        "FILE",
+        text,
     ),
     Option(
         "launcher",
@@ -109,7 +113,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_restarts",
         ("--max-restarts", "--retries"),
-        "Restarts of all ranks after a failure, at most.",
+        "Maximum number of restarts of all ranks after a failure.",
         "K",
         whole(),
         also=("--max-failover-retries",),
@@ -127,14 +131,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "idle_timeout",
         ("--timeout",),
-        "End the ranks with code 124 after this time without output.",
+        "End the ranks, with exit code 124, after this time without output.",
         "SEC",
         seconds,
     ),
     Option(
         "orphan_limit",
         ("--orphan-limit",),
-        "How long ranks without an agent may run.",
+        "How long ranks may run without their agent.",
         "SEC",
         seconds,
     ),
@@ -151,7 +155,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "policy",
         ("--policy",),
-        "On failure: live, restart, shrink or fail; nan=notify|restart|fail.",
+        "On a failure: live, restart, shrink or fail; nan=notify|restart|fail.",
         "WORDS",
         policy,
     ),
@@ -181,7 +185,7 @@ OPTIONS: tuple[Option, ...] = (
         torchrun="--role",
         variable="PET_ROLE",
     ),
-    Option("no_fallback", ("--no-fallback",), "Fail rather than fall back to gloo."),
+    Option("no_fallback", ("--no-fallback",), "Fail instead of falling back to gloo."),
     Option(
         "no_python",
         ("--no-python",),

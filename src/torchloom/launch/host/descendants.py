@@ -61,7 +61,7 @@ def of_app(share: JobShare) -> set[int]:
 def agents_of(share: JobShare, attempt: int | None = None) -> set[int]:
     """Return the guards, launch processes, agents and keepers of an app on this node.
 
-    With an attempt, those whose life began with it.
+    With an attempt, those that began with it.
     """
     wanted = {
         f"{AGENT_VARIABLE}={share.app_id}".encode(),

@@ -54,12 +54,12 @@ def make(app_id: str) -> Path | None:
 
 
 def page(app_id: str, name: str) -> Path:
-    """Return where the page of a rank's life is, or was."""
+    """Return where the page of a rank's process is, or was."""
     return folder(app_id) / f"page-{name}"
 
 
 def make_page(app_id: str, name: str) -> str:
-    """Return the path of an empty page that a new life of a rank writes its progress to."""
+    """Return the path of an empty page that a new process of a rank writes its progress to."""
     place = make(app_id)
     if place is None:
         return ""
@@ -70,14 +70,14 @@ def make_page(app_id: str, name: str) -> str:
     return ""
 
 
-def hand_on(app_id: str, owner: str, life: int) -> None:
-    """Have what a rank has left for its next life be that one's, even if it never looks at it."""
+def hand_on(app_id: str, owner: str, number: int) -> None:
+    """Hand what a rank has left to its next process, even if that one never looks at it."""
     place = folder(app_id)
     mark = place / _OWN_PAGES / owner / "life"
     with contextlib.suppress(OSError, ValueError):
-        if is_private(place) and int(mark.read_text()) == life - 1:
+        if is_private(place) and int(mark.read_text()) == number - 1:
             partial = mark.with_name("life.handed-on")
-            partial.write_text(str(life))
+            partial.write_text(str(number))
             partial.replace(mark)
 
 

@@ -44,7 +44,7 @@ def expand_counts(text: str) -> tuple[int, ...]:
     for word in filter(None, text.split(",")):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", word.strip(), re.ASCII)
         if match is None:
-            raise BadNodelist(text, f"{shorten(word)!r} is no count")
+            raise BadNodelist(text, f"{shorten(word)!r} is not a count")
         counts += [int(match[1])] * min(int(match[2] or 1), MOST_HOSTS)
     return tuple(counts)
 
@@ -78,10 +78,12 @@ def _numbers(text: str, inside: str) -> list[str]:
     for word in inside.split(","):
         match = _RANGE.fullmatch(word.strip())
         if match is None:
-            raise BadNodelist(text, f"{shorten(word)!r} is no number or range")
+            raise BadNodelist(text, f"{shorten(word)!r} is not a number or a range")
         low, high = int(match[1]), int(match[2] or match[1])
         if high < low or high - low >= MOST_HOSTS:
-            raise BadNodelist(text, f"{shorten(word)!r} is no range of at most {MOST_HOSTS} hosts")
+            raise BadNodelist(
+                text, f"{shorten(word)!r} is not a range of at most {MOST_HOSTS} hosts"
+            )
         numbers += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
     return numbers
 
@@ -170,7 +172,9 @@ def index_of(host: str, hosts: Sequence[str]) -> int | None:
 def _parse_line(words: Sequence[str]) -> tuple[str, int | None]:
     host, more = words[0], words[1:]
     if host.startswith("-"):  # it would become a flag of ssh or mpiexec
-        raise BadHostfile(f"{shorten(host)!r} is no host name; one host a line in a host file")
+        raise BadHostfile(
+            f"{shorten(host)!r} is not a host name; a host file has one host per line"
+        )
     name, colon, count = host.rpartition(":")
     if colon and ":" not in name and _is_number(count):  # a bare IPv6 address has more colons
         return name, int(count)

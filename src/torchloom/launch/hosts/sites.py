@@ -10,6 +10,31 @@ from torchloom.errors import UserError
 from torchloom.specs.dataclass import dataclass
 
 BUILT_IN = Path(__file__).with_name("sites.toml")
+WORDS: Mapping[type[Any], str] = {int: "a number", str: "a text", list: "a list", dict: "a table"}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteField:
+    """A field of an entry: what it must be, and what it does."""
+
+    kind: type[Any]
+    meaning: str
+
+
+FIELDS: Mapping[str, SiteField] = {
+    "match": SiteField(
+        dict,
+        "Where the entry applies: `hosts`, a regular expression for the whole host name; `env`, a"
+        " table of variables and expressions for their values. All must match",
+    ),
+    "gpus_per_host": SiteField(int, "GPUs of a host. Not used yet; set `NGPU_PER_HOST`"),
+    "cpu_bind": SiteField(str, "Binding of ranks to cores, in the format of the launcher"),
+    "address": SiteField(str, "How peers reach a host; `{host}` stands for its name"),
+    "modules": SiteField(list, "Environment modules that are loaded before ranks start"),
+    "flags": SiteField(list, "Further options for the native launcher"),
+    "env": SiteField(dict, "Variables of the ranks"),
+    "noise": SiteField(list, "Expressions for whole output lines that `loom launch` hides"),
+}
 
 
 class BadSite(UserError):
@@ -18,7 +43,7 @@ class BadSite(UserError):
     code = "bad_site"
 
     def __init__(self, site: str, why: str) -> None:
-        super().__init__(f"site {site!r}: {why}; see docs/environments.md for the fields")
+        super().__init__(f"site {site!r}: {why}; docs/reference/config-files.md has the fields")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +82,7 @@ def read_sites(texts: Sequence[str]) -> tuple[Site, ...]:
         try:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise BadSite("?", f"the table is no TOML: {error}") from error
+            raise BadSite("?", f"the table is not TOML: {error}") from error
         sites |= {name: _site(name, entry) for name, entry in table.items()}
     return tuple(sites.values())
 
@@ -112,32 +137,19 @@ def _site(name: str, entry: Any) -> Site:
 
 
 def _value(name: str, key: str, value: Any) -> Any:
-    if key not in _KINDS:
+    if key not in FIELDS:
         raise BadSite(name, f"unknown field {key!r}")
-    if not isinstance(value, _KINDS[key]):
-        raise BadSite(name, f"{key} must be {_WORDS[_KINDS[key]]}, not {value!r}")
+    if not isinstance(value, FIELDS[key].kind):
+        raise BadSite(name, f"{key} must be {WORDS[FIELDS[key].kind]}, not {value!r}")
     if key == "env" and isinstance(value, dict):
         return {variable: str(text) for variable, text in value.items()}
     return tuple(map(str, value)) if isinstance(value, list) else value
 
 
-_KINDS: Mapping[str, type[Any]] = {
-    "match": dict,
-    "gpus_per_host": int,
-    "cpu_bind": str,
-    "address": str,
-    "modules": list,
-    "flags": list,
-    "env": dict,
-    "noise": list,
-}
-_WORDS: Mapping[type[Any], str] = {int: "a number", str: "a text", list: "a list", dict: "a table"}
-
-
 def _check(name: str, pattern: Any) -> None:
     if not isinstance(pattern, str):
-        raise BadSite(name, f"match must hold texts, not {pattern!r}")
+        raise BadSite(name, f"match must contain strings, not {pattern!r}")
     try:
         re.compile(pattern)
     except re.error as error:
-        raise BadSite(name, f"{pattern!r} is no regular expression: {error}") from error
+        raise BadSite(name, f"{pattern!r} is not a regular expression: {error}") from error

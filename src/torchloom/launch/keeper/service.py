@@ -11,7 +11,7 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torchloom.launch.host import descendants, sockets
 from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.sockets import SignalPipe
-from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, spawn
+from torchloom.launch.keeper.spawn import SpawnOrder, Verdict, WarmForks, fork_warm, spawn
 from torchloom.launch.protocol import (
     TO_KEEPER,
     BuryChild,
@@ -73,23 +73,22 @@ class KeptProcess:
 
 class Keeper:
     """The processes of one job on this host. `agent` is the first agent's connection; later ones
-    call at `address`. With `run`, orders may be warm; `judge` says of each whether it can be."""
+    call at `address`. With `forks`, orders may be warm."""
 
     def __init__(
         self,
         share: JobShare,
         agent: socket.socket,
         address: Path,
-        run: Run | None,
+        forks: WarmForks | None,
         orphan_limit: float,
-        judge: Judge | None = None,
     ) -> None:
         become_subreaper()
         self._share = share
         self._address = address
         self._listener = sockets.listen(address)
-        self._run = run
-        self._judge = judge
+        self._forks = forks
+        self._initialising: list[tuple[KeptProcess, SpawnOrder, Verdict]] = []
         self._orphan_limit = orphan_limit
         self._orphaned_at: float | None = None
         self._children: dict[int, KeptProcess] = {}
@@ -104,8 +103,11 @@ class Keeper:
         """Keep the ranks until an order to end, or too long without an agent."""
         self._agent.send(self._hello())
         while not self._ended:
-            for key, ready in self._selector.select(self._patience()):
+            waiting = len(self._initialising)
+            for key, ready in self._selector.select(0.0 if waiting else self._patience()):
                 key.data(ready)
+            if len(self._initialising) == waiting:  # what was ordered together is forked by now
+                self._give_verdicts()
             if self._patience() == 0.0:
                 self._end()
                 self._clear_up()
@@ -135,6 +137,7 @@ class Keeper:
         if not same_user(channel):
             channel.close()
             return
+        self._give_verdicts()
         self._agent.close()
         self._orphaned_at = None
         self._agent = self._connected(channel)
@@ -147,7 +150,7 @@ class Keeper:
 
     def _hello(self) -> KeeperHello:
         children = tuple(child.report() for child in self._children.values())
-        return KeeperHello(os.getpid(), children, warm=self._run is not None)
+        return KeeperHello(os.getpid(), children, warm=self._forks is not None)
 
     def _on_agent_gone(self) -> None:
         self._orphaned_at = time.monotonic()
@@ -173,21 +176,37 @@ class Keeper:
     def _start(self, message: SpawnRequest, fds: list[int]) -> None:
         number = message.number
         given, kept = fds[: message.given], fds[message.given :]
-        order = _order(message, given)
-        if order.warm and self._judge is not None:
-            order = replace(order, cold=self._judge(order))
+        order, forks = _order(message, given), self._forks
         try:
-            pid = spawn(order, self._run)
+            if order.warm and forks is not None:
+                pid, verdict = fork_warm(order, forks)
+            else:
+                pid, verdict = spawn(order), None
         except OSError as error:
             _close(kept)
             self._agent.send(ChildFailed(number, error.errno, error.filename))
         else:
-            process = ProcessIdentity.of(pid)
-            child = KeptProcess(number, message.note, process, pid, kept, cold=order.cold)
+            child = KeptProcess(number, message.note, ProcessIdentity.of(pid), pid, kept)
             self._children[number] = child
-            self._agent.send(ChildStarted(**child.facts()))
+            self._started(child, order, verdict)
         finally:
             _close(given)
+
+    def _started(self, child: KeptProcess, order: SpawnOrder, verdict: Verdict | None) -> None:
+        if verdict is None or self._forks is None:
+            self._agent.send(ChildStarted(**child.facts()))
+            return
+        self._initialising.append((child, order, verdict))
+        if self._forks.are_known:
+            self._give_verdicts()
+
+    def _give_verdicts(self) -> None:
+        """Let the forks go that wait for it: run their programs, or execute them after all."""
+        waiting, self._initialising = self._initialising, []
+        for child, order, verdict in waiting:
+            child.cold = self._forks.why_cold(order) if self._forks else ""
+            verdict.give(may_run=not child.cold)
+            self._agent.send(ChildStarted(**child.facts()))
 
     def _signal(self, child: KeptProcess | None, signum: int) -> None:
         """Signal a rank and its process group; a child not reaped yet keeps its pid."""
@@ -219,6 +238,7 @@ class Keeper:
     def _reap(self) -> None:
         """Report all that ended together in one message: none of them is the consequence of what
         is done about another."""
+        self._give_verdicts()  # a start is reported before its end
         codes = {pid: os.waitstatus_to_exitcode(status) for pid, status in descendants.reap()}
         ended = []
         for child in self._children.values():

@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.specs.dataclass import dataclass
@@ -34,6 +34,7 @@ _FIELDS = {  # of /proc/self/stat, as proc(5) numbers them
 _PR_SET_PDEATHSIG = 1
 _FIRST_EXTRA = 3  # the descriptor behind stdin, stdout and stderr
 _MOST_FDS = 1 << 20
+_RUN, _EXECUTE = b"r", b"x"
 
 
 class _MemoryMap(ctypes.Structure):
@@ -125,8 +126,7 @@ class SpawnOrder:
     """A process to start: its words, all of its environment, its folder and its descriptors.
 
     `fds` become 0, 1, 2, 3, ...; with `terminal` the first is one and becomes the controlling one.
-    `warm` asks for the program to be run by a fork instead of being executed; `cold` is why a fork
-    would not be what the order asks for, and is executed after all.
+    `warm` asks for the program to be run by a fork instead of being executed.
     """
 
     argv: tuple[str, ...]
@@ -135,11 +135,42 @@ class SpawnOrder:
     fds: tuple[int, ...] = field(default=())
     terminal: bool = False
     warm: bool = False
-    cold: str = ""
 
 
-Run = Callable[[SpawnOrder], NoReturn]
-Judge = Callable[[SpawnOrder], str]  # why a fork would not do, if so
+class WarmForks(Protocol):
+    """What a keeper that was forked from a zygote does for warm orders."""
+
+    @property
+    def are_known(self) -> bool:
+        """Tell whether a verdict takes next to no time."""
+
+    def why_cold(self, order: SpawnOrder) -> str:
+        """Return why a fork must not run the program of an order, if so."""
+
+    def run(self, order: SpawnOrder, verdict: int) -> NoReturn:
+        """Become the program of an order in a fork, once the verdict is there."""
+
+
+class Verdict:
+    """A pipe that carries to a warm fork whether it may run its program: it is forked first and
+    initialises itself while its keeper finds out."""
+
+    def __init__(self) -> None:
+        self.read_end, self._write_end = os.pipe()
+
+    def give(self, may_run: bool) -> None:
+        with open(self._write_end, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+            pipe.write(_RUN if may_run else _EXECUTE)
+
+    def close(self) -> None:
+        """Forget a fork that could not be made."""
+        os.close(self._write_end)
+
+
+def may_run(verdict: int) -> bool:
+    """Wait for the verdict of the keeper and tell whether this fork may run its program."""
+    with open(verdict, "rb", buffering=0) as pipe:
+        return pipe.read(1) == _RUN
 
 
 def die_with_parent(parent: int) -> None:
@@ -150,15 +181,13 @@ def die_with_parent(parent: int) -> None:
         os._exit(127)
 
 
-def spawn(order: SpawnOrder, run: Run | None = None) -> int:
+def spawn(order: SpawnOrder) -> int:
     """Return the pid of the started process; OSError as `exec` gave it when it cannot start.
 
     The caller has one thread, so a plain fork is safe, and the child can ask the kernel to end it
-    with its parent before anything else happens. `run` is what a warm order becomes.
+    with its parent before anything else happens.
     """
     parent = os.getpid()
-    if order.warm and run is not None:
-        return _fork_warm(order, run, parent)
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -173,26 +202,39 @@ def spawn(order: SpawnOrder, run: Run | None = None) -> int:
     return pid
 
 
-def _fork_warm(order: SpawnOrder, run: Run, parent: int) -> int:
-    """Fork the program and return: the next rank need not wait until this one has begun."""
+def fork_warm(order: SpawnOrder, forks: WarmForks) -> tuple[int, Verdict]:
+    """Fork the program and return at once: its pid, and the verdict that it will wait for."""
     os.close(os.open(order.cwd, os.O_RDONLY | os.O_DIRECTORY))  # an error is better said here
+    verdict = Verdict()
+    try:
+        return _fork(order, forks, verdict.read_end), verdict
+    except OSError:
+        verdict.close()
+        raise
+    finally:
+        os.close(verdict.read_end)
+
+
+def _fork(order: SpawnOrder, forks: WarmForks, verdict: int) -> int:
+    parent = os.getpid()
     # a signal that comes before the fork has shed our ways with them waits until it has
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
         if pid == 0:
-            _become_warm(order, run, parent)
+            _become_warm(order, forks, parent, verdict)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
 
 
-def _become_warm(order: SpawnOrder, run: Run, parent: int) -> NoReturn:
+def _become_warm(order: SpawnOrder, forks: WarmForks, parent: int, verdict: int) -> NoReturn:
     try:
-        _set_apart(order, parent)
+        verdict = _set_apart(order, parent, verdict)
         os.chdir(order.cwd)
-        os.closerange(max(_FIRST_EXTRA, len(order.fds)), _MOST_FDS)
-        run(order)
+        os.closerange(max(_FIRST_EXTRA, len(order.fds)), verdict)
+        os.closerange(verdict + 1, _MOST_FDS)
+        forks.run(order, verdict)
     finally:
         os._exit(127)
 
@@ -213,12 +255,12 @@ def _become(order: SpawnOrder, parent: int, report: int) -> None:
         os._exit(127)
 
 
-def _set_apart(order: SpawnOrder, parent: int, report: int = 0) -> int:
-    """Give a fork its own session, signals and descriptors; return where the report's went."""
+def _set_apart(order: SpawnOrder, parent: int, extra: int) -> int:
+    """Give a fork its own session, signals and descriptors; return where the extra one went."""
     die_with_parent(parent)
     os.setsid()
     reset_signals()
-    return _connect(order, report)
+    return _connect(order, extra)
 
 
 def reset_signals() -> None:
@@ -230,12 +272,12 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _connect(order: SpawnOrder, report: int) -> int:
-    """Put the descriptors in their places; return where the report's went."""
+def _connect(order: SpawnOrder, extra: int) -> int:
+    """Put the descriptors in their places; return where the extra one went."""
     if order.terminal:
         fcntl.ioctl(order.fds[0], termios.TIOCSCTTY, 0)
     beyond = _FIRST_EXTRA + len(order.fds)
-    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, beyond) for fd in (*order.fds, report)]
+    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, beyond) for fd in (*order.fds, extra)]
     for target, source in enumerate(sources[:-1]):
         os.dup2(source, target, inheritable=True)
     return sources[-1]

@@ -155,7 +155,7 @@ class ZygoteClient:
         channel.close()
         if isinstance(answer, ZygoteCold):
             return Cold(answer.why)
-        return Cold("the zygote did not answer: it hung up")
+        return Cold("the zygote did not answer: it closed the connection")
 
     def alert(self, word: str) -> None:
         """Have it look at its files now, for the request that will bring this word."""
@@ -185,7 +185,7 @@ class ZygoteClient:
 
 
 def _ask(channel: socket.socket, request: LaunchMessage) -> LaunchMessage | None:
-    """Return a zygote's reply; nothing when it hung up or sent what is none."""
+    """Return a zygote's reply; nothing when it closed the connection or sent what is none."""
     send_message(channel, request.to_wire())
     answer = receive_message(channel)
     try:

@@ -34,7 +34,7 @@ class NotSeen(LoomError):
     code = "not_seen"
 
     def __init__(self, root: str) -> None:
-        super().__init__(f"{root} is not there on this host; let another agent do it")
+        super().__init__(f"{root} does not exist on this host; another agent has to do it")
 
 
 class CheckpointWorker:

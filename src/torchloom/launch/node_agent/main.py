@@ -79,9 +79,9 @@ def _move(other: Path, spool: Path) -> None:
     lock = os.open(other / "lock", os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for life in other.iterdir():
-            if life.is_dir() and not life.name.startswith("."):
-                life.rename(spool / life.name)
+        for spooled in other.iterdir():
+            if spooled.is_dir() and not spooled.name.startswith("."):
+                spooled.rename(spool / spooled.name)
         shutil.rmtree(other)
     finally:
         os.close(lock)

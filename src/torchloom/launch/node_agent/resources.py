@@ -71,13 +71,13 @@ class BadDevices(UserError):
     def __init__(self, word: str, known: Sequence[Device]) -> None:
         offered = ", ".join(device.uuid for device in known) or "none"
         wanted = "uuids, indices of GPUs, or cpu:N"
-        super().__init__(f"{CHOICE}={word!r} is no device; name {wanted}. GPUs here: {offered}")
+        super().__init__(f"{CHOICE}={word!r} is not a device; name {wanted}. GPUs here: {offered}")
 
 
 def offered(node: str, choice: str = "", gpus: Gpus | None = None) -> tuple[Device, ...]:
     """Return what an agent registers: all there is, or what was chosen of it.
 
-    A choice has words, parted by commas: `cpu:N` for N slots, the index of a GPU, or a uuid. One
+    A choice has words, separated by commas: `cpu:N` for N slots, the index of a GPU, or a uuid. One
     that no tool knows is taken at its word, so that devices of other makes can be named.
     """
     accelerators = (Nvml(gpus) if gpus else NvidiaSmi()).devices()

@@ -92,7 +92,7 @@ class MessageHandler(Protocol):
 
 
 class RankConnection(asyncio.Protocol):
-    """One process' connection. It speaks for one life of one rank, which its first word names."""
+    """One process' connection. It speaks for the incarnation that its first message names."""
 
     def __init__(self, handler: MessageHandler, dropped: Counter[str]) -> None:
         self.pid = 0

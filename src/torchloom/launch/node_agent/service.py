@@ -21,8 +21,13 @@ from torchloom.launch.node_agent.checkpoints import CheckpointWorker
 from torchloom.launch.node_agent.gpus import Gpus, HealthWatch
 from torchloom.launch.node_agent.server import KnownRanks, RankConnection, RankServer
 from torchloom.launch.node_agent.stacks import StackTaker
-from torchloom.launch.node_agent.uplink import BEAT, UNANSWERED, AgentIdentity, WeaverUplink
-from torchloom.messages.membership import Lives, MembershipReport, ToLaunch
+from torchloom.launch.node_agent.uplink import (
+    HEARTBEAT_PERIOD,
+    UNANSWERED,
+    AgentIdentity,
+    WeaverUplink,
+)
+from torchloom.messages.membership import MembershipReport, ProcessReports, ToLaunch
 from torchloom.messages.plane import (
     NO_RANK,
     Applied,
@@ -118,13 +123,13 @@ class Intake:
         self._spool.open(head, line.pid, line.started)
         line.head = head
         if not self._ranks.register(message, line):
-            self._dropped["old_life"] += 1
+            self._dropped["old_incarnation"] += 1
         else:
             self._up.act(data)
         self._tell_kept(line)
 
     def _is_its_own(self, line: RankConnection, message: Message) -> bool:
-        """Tell whether the message is of the life that the line speaks for; count it if not."""
+        """Tell whether the message is of the line's own incarnation; count it if not."""
         own, head = line.head, message.head
         if own is None:
             self._dropped["unregistered"] += 1
@@ -138,9 +143,9 @@ class Intake:
 
     def _talk(self, message: Message, data: bytes) -> None:
         """Pass on what is said about membership, of whatever generation: the weaver answers it."""
-        if isinstance(message, Lives) != (message.head.rank == NO_RANK):
+        if isinstance(message, ProcessReports) != (message.head.rank == NO_RANK):
             self._dropped["foreign_rank"] += 1
-        elif isinstance(message, Lives) and not self._up.greeted:
+        elif isinstance(message, ProcessReports) and not self._up.greeted:
             self._dropped["unheard"] += 1  # the next one, within a second, contains all of it
         else:
             self._up.act(data)
@@ -186,7 +191,7 @@ class NodeAgent:
         limit: int = LIMIT,
         unanswered: float = UNANSWERED,
         gpus: Gpus | None = None,
-        beat: float = BEAT,
+        heartbeat_period: float = HEARTBEAT_PERIOD,
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self._me = me
@@ -195,7 +200,14 @@ class NodeAgent:
         self._ranks = KnownRanks()
         self._spool = Spool(spool, me.agent, limit)
         self._uplink = WeaverUplink(
-            me, bus, self._spool, self._ranks, self.dropped, self._pass_down, unanswered, beat
+            me,
+            bus,
+            self._spool,
+            self._ranks,
+            self.dropped,
+            self._pass_down,
+            unanswered,
+            heartbeat_period,
         )
         self._health = HealthWatch(me.head(), gpus, self._say_health) if gpus else None
         self._stacks = StackTaker(me.agent, self._ranks, self._publish, _is_alive)

@@ -66,7 +66,7 @@ async def threads_of(pid: int, program: str | None) -> tuple[Thread, ...]:
     try:
         return _read(await _output(words), pid)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise CannotLook(f"py-spy printed what is no stack: {error}") from error
+        raise CannotLook(f"py-spy printed something that is not a stack: {error}") from error
 
 
 async def _output(words: Sequence[str]) -> bytes:

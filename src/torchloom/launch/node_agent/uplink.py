@@ -56,7 +56,7 @@ from torchloom.unix import HEADER
 
 _PATIENCE = 10.0  # seconds for the launch process and its plane
 _LONGEST = 1 << 20  # bytes of what they say
-BEAT = 1.0  # seconds from one to the next, if nothing happens
+HEARTBEAT_PERIOD = 1.0  # seconds from one to the next, if nothing happens
 _SOONEST = 0.05  # seconds between two heartbeats, at least
 _HELLO = 2.0  # seconds a weaver has to answer
 _AGAIN = 0.5  # seconds between two hellos
@@ -178,7 +178,7 @@ async def _exactly(channel: socket.socket, length: int) -> bytes:
     while len(data) < length:
         more = await loop.sock_recv(channel, length - len(data))
         if not more:
-            raise ConnectionError("it hung up")
+            raise ConnectionError("it closed the connection")
         data += more
     return data
 
@@ -230,7 +230,7 @@ class WeaverUplink:
         dropped: Counter[str],
         on_down: Callable[[Message], None],
         unanswered: float = UNANSWERED,
-        period: float = BEAT,
+        period: float = HEARTBEAT_PERIOD,
     ) -> None:
         self.epoch = 0
         self.greeted = False
@@ -245,7 +245,7 @@ class WeaverUplink:
         self._held = False  # whether records wait for an answer to others
         self._unanswered = unanswered
         self._period = period
-        self._has_news = asyncio.Event()  # for a beat before its time
+        self._has_news = asyncio.Event()  # for a heartbeat before its time
         self._acts: deque[bytes] = deque(maxlen=_MOST_ACTS)
         self._wants = _Wants()
         self._acting = asyncio.Event()
@@ -290,7 +290,7 @@ class WeaverUplink:
         await self._bus.subscribe(subjects.down(self._me.agent), self._handle)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._introduce(), name="hello")
-            tasks.create_task(self._beat(), name="beat")
+            tasks.create_task(self._heartbeats(), name="heartbeats")
             tasks.create_task(self._send_acts(), name="acts")
             tasks.create_task(self._send_records(), name="records")
 
@@ -341,25 +341,25 @@ class WeaverUplink:
         self.greeted = False
         self._alone.set()
 
-    async def _beat(self) -> None:
+    async def _heartbeats(self) -> None:
         while True:
             self._has_news.clear()
-            await self.beat()
+            await self.heartbeat()
             await asyncio.sleep(_SOONEST)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_news.wait(), self._period - _SOONEST)
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """Say once that the agent lives, and how far its ranks are."""
         self._look_for_answers()
         self._acting.set()
         if not self._bus.connected or self._is_leaving:
             return
-        beat = Heartbeat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
+        message = Heartbeat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
         try:
-            await self._bus.publish(subjects.heartbeat(self._me.agent), encode(beat))
+            await self._bus.publish(subjects.heartbeat(self._me.agent), encode(message))
         except (BusLost, TooLong) as error:
-            _log.debug("no beat: %s", error)
+            _log.debug("no heartbeat: %s", error)
 
     def _look_for_answers(self) -> None:
         if not self._spool.under_way:

@@ -1,4 +1,4 @@
-"""A run's folder: what is in it and how it is written so that no reader sees half of anything."""
+"""A run's folder: its files, written so that no reader sees half of anything."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from torchloom.specs.api import AppState
 from torchloom.unix import is_private, make_private, open_file
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
-_LIFE = "~"  # between an app's id and what distinguishes two of its folders under construction
+_DRAFT = "~"  # between an app's id and what distinguishes two of its folders under construction
 _AGREED = "agreed"
 _LONGEST = 1 << 26  # bytes of a record, an app or a request
 _GONE = ".rm-"  # a folder being removed
@@ -32,7 +32,7 @@ class RunFolder:
     @property
     def app_id(self) -> str:
         name = self.path.name
-        return name.removeprefix(_NEW).rpartition(_LIFE)[0] if name.startswith(_NEW) else name
+        return name.removeprefix(_NEW).rpartition(_DRAFT)[0] if name.startswith(_NEW) else name
 
     @classmethod
     def named(cls, app_id: str) -> "RunFolder":
@@ -46,8 +46,8 @@ class RunFolder:
 
         Two that are made for one app do not meet before that, and only one of them is shown.
         """
-        life = f"{os.getpid()}-{os.urandom(4).hex()}"
-        folder = cls(settings.runs_dir() / f"{_NEW}{request.app_id}{_LIFE}{life}")
+        draft = f"{os.getpid()}-{os.urandom(4).hex()}"
+        folder = cls(settings.runs_dir() / f"{_NEW}{request.app_id}{_DRAFT}{draft}")
         try:
             folder.path.mkdir(parents=True, mode=0o700)
             folder._write_json("app.json", app)
@@ -182,7 +182,7 @@ class StateNotWritable(Failure):
     def __init__(self, path: Path, cause: OSError) -> None:
         super().__init__(
             f"cannot write to {path}: {cause.strerror or cause}; "
-            "free the disk, mend its permissions, or set LOOM_HOME to another folder"
+            "free some disk space, fix its permissions, or set LOOM_HOME to another folder"
         )
 
 

@@ -21,7 +21,7 @@ from torchloom.unix import reachable
 if TYPE_CHECKING:
     from torchloom.rules.replicas import AppVerdict
 
-POKES = "pokes"  # in the folder of the plane's sockets
+CHANGES_SOCKET = "pokes"  # in the folder of the plane's sockets
 
 
 def notify_weaver(app_id: str) -> None:
@@ -29,7 +29,7 @@ def notify_weaver(app_id: str) -> None:
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller,
-        reachable(settings.plane_dir() / POKES) as address,
+        reachable(settings.plane_dir() / CHANGES_SOCKET) as address,
     ):
         teller.setblocking(False)
         teller.sendto(app_id.encode(), address)
@@ -37,7 +37,7 @@ def notify_weaver(app_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StartedRank:
-    """A new life of a rank."""
+    """A new process of a rank."""
 
     place: Place
     rank: int

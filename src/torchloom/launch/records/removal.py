@@ -33,7 +33,12 @@ def carry_out(limits: RetentionLimits, dry: bool) -> list[dict[str, Any]]:
     for one in due(limits, known_runs(), time.time()):
         if one.what not in acts or not is_there(one):
             continue
-        row: dict[str, Any] = {"kind": one.what, "job": one.job, "done": False, "text": "would go"}
+        row: dict[str, Any] = {
+            "kind": one.what,
+            "job": one.job,
+            "done": False,
+            "text": "would remove",
+        }
         if not dry:
             try:
                 row |= {"done": acts[one.what](one.job), "text": "removed"}

@@ -1,6 +1,6 @@
 """Resume a run that has ended under its own id: the incarnation before is kept.
 
-The folder, its events and its logs are the run's. What one life had of its own (`status.json`,
+The folder, its events and its logs are the run's. What one start had of its own (`status.json`,
 `request.json`, `app.json`, `cancel.json`) moves into `attempt-N`, after the attempt it ended with.
 Every step may be the last: until the new record stands, the run is what it was.
 """
@@ -45,8 +45,8 @@ class NoCheckpoint(NotResumable):
 
     def __init__(self, job: str) -> None:
         super().__init__(
-            f"{job} has no checkpoint to resume from: it would start over; "
-            "give --from-scratch (over HTTP `from_scratch`) if it is to do that"
+            f"{job} has no checkpoint to resume from: resuming would start over; "
+            "give --from-scratch (over HTTP `from_scratch`) to do that"
         )
 
 
@@ -82,7 +82,7 @@ class Continuation:
         if newest is not None and self.from_scratch:
             raise NotResumable(
                 f"{job} has a checkpoint of step {newest}: leave --from-scratch out to resume "
-                "from there; to train it anew submit it again"
+                "from there; to train from the start, submit it again"
             )
         first = newest if self.step is None else self.step
         if self.until is not None and first is not None and self.until <= first:
@@ -106,12 +106,12 @@ def newest_checkpoint(record: RunRecord) -> int | None:
 
 
 def next_attempt(record: RunRecord) -> int:
-    """Return an attempt that no life of a run has had."""
+    """Return an attempt that no start of a run has had."""
     return max((record.restarts, *(rank.attempt for rank in record.ranks))) + 1
 
 
 def next_generation(record: RunRecord) -> int:
-    """Return a generation that no life of a run has had."""
+    """Return a generation that no start of a run has had."""
     return max(record.generation + 1, next_attempt(record))
 
 
@@ -165,7 +165,7 @@ def ended(app_id: str) -> RunRecord:
     """Return the record of a run that is over, or say that it is not."""
     record = catalog.record(app_id)
     if record is None:
-        raise NotResumable(f"there is no run {app_id}; `loom ls` lists what there is")
+        raise NotResumable(f"there is no run {app_id}; `loom ls` lists the runs")
     if not record.is_over():
         raise NotResumable(
             f"{app_id} is {record.state.name}: nothing to resume; "
@@ -175,7 +175,7 @@ def ended(app_id: str) -> RunRecord:
 
 
 def take_over(new: RunFolder, record: RunRecord) -> RunFolder:
-    """Put a new life in the place of the one that has ended; from now on the run is that."""
+    """Put a new start in the place of the one that has ended; from now on the run is that."""
     old = RunFolder.named(new.app_id)
     before = ended(old.app_id)
     kept = _kept(old, record)
@@ -193,7 +193,7 @@ def take_over(new: RunFolder, record: RunRecord) -> RunFolder:
 
 
 def clear(app_id: str, attempt: int) -> None:
-    """End what killed processes of an earlier life left here; they would disturb the next one.
+    """End what killed processes of an earlier start left here; they would disturb the next one.
 
     Another process that resumes the run at the same time is left alone: it will be refused.
     """
@@ -232,7 +232,7 @@ def first_record(fresh: RunRecord, before: RunRecord) -> RunRecord:
 
 
 def _kept(run: RunFolder, record: RunRecord) -> Path:
-    return run.path / f"attempt-{record.restarts}"  # of the life before: one less, counted from 1
+    return run.path / f"attempt-{record.restarts}"  # of the start before: one less, counted from 1
 
 
 def _keep(path: Path, kept: Path) -> None:
@@ -265,7 +265,7 @@ def _check(request: LaunchRequest) -> None:
     for role in request.roles:
         cwd = role.cwd or request.cwd
         if not os.path.isdir(cwd):
-            raise NotResumable(f"the folder it ran in is gone: {cwd}")
+            raise NotResumable(f"the folder it ran in no longer exists: {cwd}")
         for replica in role.replicas[:1]:
             _check_words(replica.argv, cwd, replica.env)
 
@@ -279,10 +279,10 @@ def _check_words(argv: tuple[str, ...], cwd: str, env: Mapping[str, Any]) -> Non
 
     program = argv[0]
     if os.sep in program and not os.access(os.path.join(cwd, program), os.X_OK):
-        raise NotResumable(f"the interpreter it ran with is gone: {program}")
+        raise NotResumable(f"the interpreter it ran with no longer exists: {program}")
     if os.sep not in program and not shutil.which(program, path=env.get("PATH")):
-        raise NotResumable(f"no {program} is found where it looked for one: it may be gone")
+        raise NotResumable(f"{program} is no longer found on the PATH it ran with")
     command = PythonCommand.parse(argv)
     script = command.target if command and command.what == "file" else ""
     if script and not os.path.isfile(os.path.join(cwd, script)):
-        raise NotResumable(f"the script it ran is gone: {os.path.join(cwd, script)}")
+        raise NotResumable(f"the script it ran no longer exists: {os.path.join(cwd, script)}")

@@ -35,7 +35,7 @@ from torchloom.specs.states import Place, ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.launch.supervisor.plane_link import PlaneLink
-    from torchloom.messages.membership import EndLife, Fork, Lives, MakeStore, Watch
+    from torchloom.messages.membership import EndProcess, Fork, MakeStore, ProcessReports, Watch
     from torchloom.messages.plane import Head, Message, Register
 
 _OPEN, _FALL_BACK = "open the line", "fall back"
@@ -43,7 +43,7 @@ _OPEN, _FALL_BACK = "open the line", "fall back"
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """One process of a rank, as `messages.membership.Life` reports it."""
+    """One process of a rank, as `messages.membership.ProcessReport` reports it."""
 
     rank: int
     incarnation: int
@@ -186,7 +186,7 @@ class RecoveryClient:
         from torchloom.launch.supervisor.plane_link import PlaneLink
 
         self._link = PlaneLink(
-            self._selector, self._later, self._register, self._lives_message, self.take
+            self._selector, self._later, self._register, self._reports_message, self.take
         )
         self._link.open()
 
@@ -214,15 +214,15 @@ class RecoveryClient:
             attempt=self._attempt,
         )
 
-    def _lives_message(self) -> "Lives":
-        from torchloom.messages.membership import Life, Lives
+    def _reports_message(self) -> "ProcessReports":
+        from torchloom.messages.membership import ProcessReport, ProcessReports
 
         lives = sorted(self._processes.values(), key=lambda one: (one.rank, one.incarnation))
-        return Lives(
+        return ProcessReports(
             self._head(),
             attempt=self._attempt,
             lives=tuple(
-                Life(one.rank, one.incarnation, one.node, one.code, one.step, one.why)
+                ProcessReport(one.rank, one.incarnation, one.node, one.code, one.step, one.why)
                 for one in lives
             ),
             room=dict(self._actions.room()),
@@ -235,9 +235,9 @@ class RecoveryClient:
 
     def take(self, order: "Message") -> None:
         """Carry out a weaver's order, unless it is of an older weaver, job or attempt."""
-        from torchloom.messages.membership import EndLife, Fork, MakeStore, Restart, Watch
+        from torchloom.messages.membership import EndProcess, Fork, MakeStore, Restart, Watch
 
-        assert isinstance(order, Watch | Fork | MakeStore | EndLife | Restart)
+        assert isinstance(order, Watch | Fork | MakeStore | EndProcess | Restart)
         is_ours = order.head.job == self._request.app_id and order.attempt == self._attempt
         if not is_ours:
             return
@@ -255,8 +255,8 @@ class RecoveryClient:
                 self._fork(order)
             case MakeStore() if self.is_on:
                 self._make_store(order)
-            case EndLife() if self.is_on:
-                self._end_life(order)
+            case EndProcess() if self.is_on:
+                self._end_process(order)
         self.tell()
 
     def _watch(self, order: "Watch") -> None:
@@ -289,7 +289,7 @@ class RecoveryClient:
         if self._stored != generation:
             self._actions.make_store(generation, order.node)
 
-    def _end_life(self, order: "EndLife") -> None:
+    def _end_process(self, order: "EndProcess") -> None:
         """End a process; one that there never was is as good as killed."""
         known = self._processes.get((order.rank, order.life))
         if known is None:
@@ -414,12 +414,12 @@ class RankReplacement:
         """A newcomer could not be started."""
         if not self._live_ranks.current([message]):
             return
-        place, life, why = message.place, message.incarnation, message.cause
+        place, number, why = message.place, message.incarnation, message.cause
         rank = self._rank(place)
         self._live_ranks.ended(place)
-        self._client.ended(rank, life, 1, why=why)
+        self._client.ended(rank, number, 1, why=why)
         self._client.tell()
-        self._writer.note("not_forked", rank=rank, life=life, reason=why)
+        self._writer.note("not_forked", rank=rank, life=number, reason=why)
         if self.is_watched:
             self.ended()
         else:

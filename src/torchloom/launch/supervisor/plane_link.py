@@ -12,7 +12,7 @@ from pathlib import Path
 from torchloom import settings
 from torchloom.bus.codec import Frames, MessageReader, frame
 from torchloom.launch.host.sockets import UPLINK, Timers
-from torchloom.messages.membership import Lives, ToLaunch
+from torchloom.messages.membership import ProcessReports, ToLaunch
 from torchloom.messages.plane import Kept, Kill, Message, Register
 from torchloom.unix import reachable, received, same_user
 
@@ -30,7 +30,7 @@ class PlaneLink:
         selector: selectors.BaseSelector,
         later: Timers,
         register: Callable[[], Register],
-        lives: Callable[[], Lives],
+        lives: Callable[[], ProcessReports],
         on_order: Callable[[Message], None],
         address: Path | None = None,
     ) -> None:

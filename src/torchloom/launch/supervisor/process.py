@@ -42,7 +42,7 @@ class RunTaken(Failure):
     code = "run_taken"
 
     def __init__(self, app_id: str) -> None:
-        super().__init__(f"there is a run {app_id}; `loom show {app_id}` shows it")
+        super().__init__(f"a run {app_id} already exists; `loom show {app_id}` shows it")
 
 
 class RunActive(Failure):

@@ -46,7 +46,7 @@ class RankErrors:
         found = self._log_dir.rglob(_STDERR) if is_resumed else ()
         self._printed = {path.parent: path.stat().st_size for path in found}
         self._broken: list[Broken] = []
-        self._lives: list[list[Broken]] = [self._broken]  # a new one at every restart
+        self._starts: list[list[Broken]] = [self._broken]  # a new one at every restart
         self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
 
@@ -87,7 +87,7 @@ class RankErrors:
         """Ranks start again: earlier errors are not those of the new incarnations."""
         if self._broken:
             self._broken = []
-            self._lives.append(self._broken)
+            self._starts.append(self._broken)
 
     def began_with(self, reason: str) -> None:
         """Forget the errors before that of the reason: their ranks were replaced."""
@@ -127,13 +127,13 @@ class RankErrors:
 
         A killed rank comes first: its peers fail only because of it.
         """
-        lives = self._lives if reason.startswith(CRASH_LOOP) else self._lives[::-1]
-        for life in lives:
-            if killed := [one for one in life if one.is_killed and reason.endswith(one.cause)]:
+        starts = self._starts if reason.startswith(CRASH_LOOP) else self._starts[::-1]
+        for start in starts:
+            if killed := [one for one in start if one.is_killed and reason.endswith(one.cause)]:
                 return killed[0]
-            if found := _with_report(life) or next((one for one in life if one.printed), None):
+            if found := _with_report(start) or next((one for one in start if one.printed), None):
                 return found
-        return next((life[0] for life in lives if life), None)
+        return next((start[0] for start in starts if start), None)
 
     def output(self, message: RankOutput) -> None:
         """Write down what a rank of another host printed."""
@@ -152,9 +152,9 @@ class RankErrors:
         return self._logs[logs]
 
 
-def _with_report(life: Iterable[Broken]) -> Broken | None:
+def _with_report(start: Iterable[Broken]) -> Broken | None:
     """Return the failure with the earliest error file."""
-    texts = [each for each in life if each.report]
+    texts = [each for each in start if each.report]
     first = first_error(each.report for each in texts)
     return next((each for each in texts if each.report and each.report.text == first), None)
 

@@ -139,5 +139,5 @@ def _last_words(folder: RunFolder) -> str:
     for path in (folder.path, folder.path.with_name(folder.app_id)):
         log = path / "agent.log"
         if log.exists() and (lines := log.read_text(errors="replace").split("\n")[-2:]):
-            return " ".join(lines).strip() or "it said nothing"
-    return "it said nothing"
+            return " ".join(lines).strip() or "it printed nothing"
+    return "it printed nothing"

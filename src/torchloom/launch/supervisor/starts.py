@@ -18,7 +18,7 @@ from torchloom.launch.protocol import (
 from torchloom.launch.records.record_writer import rank_logs
 from torchloom.launch.records.request import LaunchRequest, RankGroup, RoleRequest
 from torchloom.launch.supervisor.nodes import Nodes
-from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
+from torchloom.launch.variables import INCARNATION_VARIABLE, STANDIN_VARIABLE
 from torchloom.rules.replicas import (
     Start,
 )
@@ -72,7 +72,7 @@ def newcomer_order(
 ) -> ReplicaOrder:
     """Return what starts one rank of a replica again, while the others of its group live."""
     mine = next(rank for rank in order.ranks if rank.local_rank == local_rank)
-    variables = {**mine.variables, LIFE_VARIABLE: str(incarnation), STANDIN_VARIABLE: "1"}
+    variables = {**mine.variables, INCARNATION_VARIABLE: str(incarnation), STANDIN_VARIABLE: "1"}
     ranks = (replace(mine, variables=variables),)
     return replace(order, ranks=ranks, generation=generation, incarnation=incarnation)
 

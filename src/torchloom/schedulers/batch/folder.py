@@ -1,4 +1,4 @@
-"""The folder of a job: made before it is submitted, read to find out what became of it."""
+"""The folder of a job: made before it is submitted, read for its state afterwards."""
 
 import contextlib
 import json

@@ -21,23 +21,28 @@ if TYPE_CHECKING:
 INSIDE = ("policy", "checkpoints", "grace", "orphan_limit", "idle_timeout", "resume_from")
 WARN = 120  # seconds before the limit
 _COMMON: tuple[tuple[str, Any, CfgVal, str], ...] = (
-    ("job_dir", str, None, "a new folder for the job, which all hosts see; default: in LOOM_HOME"),
-    ("python", str, None, "the interpreter on the hosts; default: the one that submits"),
-    ("setup", list[str], None, "shell lines before the job, parted by ; (module load cuda)"),
-    ("cwd", str, None, "the folder it runs in; default: the current one"),
-    ("id", str, None, "of the run; default: its name and a few letters"),
-    ("spares", int, 0, "hosts to hold back for those that fail"),
-    ("warn", int, WARN, "seconds before the limit to save and queue again in; 0: it does not"),
-    ("policy", str, None, "after a failure: live, restart, shrink or fail; nan=..; min=N"),
+    ("job_dir", str, None, "new folder for the job, seen by all hosts; default: in LOOM_HOME"),
+    ("python", str, None, "Python on the hosts; default: the interpreter that submits"),
+    ("setup", list[str], None, "shell commands to run first, separated by ; (module load cuda)"),
+    ("cwd", str, None, "working directory; default: the current one"),
+    ("id", str, None, "id of the run; default: its name and a random suffix"),
+    ("spares", int, 0, "spare hosts, to replace hosts that fail"),
+    ("warn", int, WARN, "seconds before the time limit to save and requeue; 0: never"),
+    (
+        "policy",
+        str,
+        None,
+        "what to do after a failure: live, restart, shrink or fail; nan=..; min=N",
+    ),
     (
         "checkpoints",
         str,
         None,
-        "where they go: a folder, s3://bucket/path; default: with the run",
+        "where to store them: a folder, s3://bucket/path; default: with the run",
     ),
-    ("grace", int, int(DEFAULT_GRACE), "seconds between SIGTERM and SIGKILL for its ranks"),
-    ("orphan_limit", int, int(ORPHAN_LIMIT), "seconds that ranks run without a supervisor"),
-    ("idle_timeout", int, 0, "seconds without output after which it has failed; 0: never"),
+    ("grace", int, int(DEFAULT_GRACE), "seconds between SIGTERM and SIGKILL of the ranks"),
+    ("orphan_limit", int, int(ORPHAN_LIMIT), "seconds that ranks may run without a supervisor"),
+    ("idle_timeout", int, 0, "seconds without output after which the job fails; 0: never"),
 )
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _WORKSPACES = "workspace"
@@ -143,7 +148,7 @@ def run_id_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> str:
     """Return the id of the run: the one that was chosen, or a new one."""
     chosen = text(cfg, "id")
     if chosen and not re.fullmatch(_ID, chosen):
-        raise UserError(f"id: {shorten(chosen)!r} names no run; use letters, digits, . _ -")
+        raise UserError(f"id: {shorten(chosen)!r} is not a run id; use letters, digits, . _ -")
     return chosen or make_unique(app.name)
 
 
@@ -171,10 +176,11 @@ def notes(app: AppDef, engine: str, places: Sequence[Path]) -> tuple[str, ...]:
 def _unhonoured(app: AppDef, engine: str) -> Iterator[str]:
     for role in app.roles:
         if role.mounts:
-            yield f"role {role.name}: {engine} runs no containers; mounts are not made"
+            yield f"role {role.name}: {engine} does not run containers; mounts are ignored"
         if role.resource is not None and role.resource.devices:
             names = ", ".join(role.resource.devices)
-            yield f"role {role.name}: devices {names} are not asked for; name them natively"
+            remedy = "use the engine's own options for them"
+            yield f"role {role.name}: devices {names} are not requested; {remedy}"
         LaunchCommand.of_role([role.entrypoint, *role.args])  # what makes no sense is refused here
 
 

@@ -166,7 +166,7 @@ class BatchScheduler(BatchEngine):
         if entry is None:
             raise NotFound("job", app_id, remedy="only one submitted from here can be resumed")
         if not self.is_over(app_id):
-            raise UserError(f"{app_id} is not over: nothing to resume; `loom show` shows it")
+            raise UserError(f"{app_id} has not ended: nothing to resume; `loom show` shows it")
         _check_resume(entry, asked)
         folder = Path(entry.folder)
         for name in (END, STOP):

@@ -23,10 +23,10 @@ IDLE = 'export LOOM_PLANE_IDLE="${LOOM_PLANE_IDLE:-30}"'
 LONGEST = 4000  # letters of a directive: engines read them into a fixed room
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NO_FOLDER = "does not see $folder: choose a job_dir on a file system that all hosts share"
-_NO_CWD = "does not see the folder it is to run in: submit from one that all hosts share"
+_NO_CWD = "does not see the working directory: submit from a folder that all hosts share"
 _NO_PYTHON = (
     "has no usable $python: submit with one on a file system that all hosts share, name another "
-    "by -cfg python=.., load one by -cfg setup=.., or bring it there by loom env push"
+    "by -cfg python=.., load one by -cfg setup=.., or copy one there with loom env push"
 )
 
 

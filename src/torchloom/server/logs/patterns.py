@@ -36,8 +36,8 @@ class PatternTooSlow(UserError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"the pattern took more than {PATIENCE:.0f} s; write it without repetitions"
-            " inside of repetitions, or narrow the search by rank or time"
+            f"the pattern took more than {PATIENCE:.0f} s; write it without nested"
+            " repetitions, or narrow the search by rank or time"
         )
 
 
@@ -62,7 +62,7 @@ class Patterns:
         async with self._one() as process:
             answer: list[int] | str = await _asked(process, [pattern, seconds, list(texts)])
         if isinstance(answer, str):
-            raise BadPattern(f"this is no regular expression: {answer}")
+            raise BadPattern(f"this is not a regular expression: {answer}")
         return answer
 
     async def scan(self, pattern: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Patterns:
             request = {"pattern": pattern, "limit": PATIENCE, **asked}
             answer: dict[str, Any] | str = await _asked(process, request)
         if isinstance(answer, str):
-            raise BadPattern(f"this is no regular expression: {answer}")
+            raise BadPattern(f"this is not a regular expression: {answer}")
         return answer
 
     @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ from torchloom.server.schema import Schema
 
 
 class Device(Answer, schema="Device"):
-    """An accelerator or a CPU slot, and who uses it."""
+    """An accelerator or a CPU slot, and what uses it."""
 
     uuid: str
     node: str
@@ -33,7 +33,7 @@ class DeviceRequest(Request, schema="DeviceRequest"):
 
     state: Literal["healthy", "draining", "failed"]
     reason: Text = ""
-    new: bool = Field(default=False, description="make the device known if it is not")
+    new: bool = Field(default=False, description="register the device if it is unknown")
 
 
 class DevicePreviewRequest(Request, schema="DevicePreviewRequest"):
@@ -48,16 +48,10 @@ class DevicePreview(Answer, schema="DevicePreview"):
     """What a report would do; nothing is changed."""
 
     state: Literal["healthy", "draining", "failed"]
-    devices: list[str] = Field(description="those that are not so yet")
-    summary: list[str] = Field(description="a line for each job that it concerns")
+    devices: list[str] = Field(description="the devices that are not yet in that state")
+    summary: list[str] = Field(description="one line for each affected job")
     warnings: list[str]
     command: str = Field(description="the `loom` commands that report the same")
-
-
-class Alerts(Schema, schema="Alerts"):
-    """What Alertmanager sends to a webhook, as far as it is read."""
-
-    alerts: list[dict[str, Any]]
 
 
 class AlertsTaken(Answer, schema="AlertsTaken"):
@@ -67,7 +61,7 @@ class AlertsTaken(Answer, schema="AlertsTaken"):
 
 
 class Worker(Answer, schema="Worker"):
-    """A node with its agent: what it has, and how it is."""
+    """A node with its agent: its resources and its state."""
 
     id: str
     host: str
@@ -93,16 +87,16 @@ class PlaneStatus(Schema, schema="PlaneStatus"):
     host: str
     started_at: str
     connected: bool = Field(description="whether it receives its own messages over the bus")
-    jobs: int = Field(description="that are not over")
+    jobs: int = Field(description="jobs that have not ended")
     agents: int
     ranks: int
-    backlog: int = Field(description="records that wait to be stored")
+    backlog: int = Field(description="records waiting to be stored")
     stored: int
-    dropped: dict[str, int] = Field(description="messages that were dropped, by reason")
+    dropped: dict[str, int] = Field(description="dropped messages, by reason")
 
 
 class Amount(Answer, schema="Amount"):
-    """So much of something: all there is on nodes that are up, and what no job has."""
+    """An amount of a resource: the total of all nodes that are up, and the free part."""
 
     total: int
     free: int
@@ -144,21 +138,23 @@ class Quotas(Page, schema="Quotas"):
 
 
 class QuotaRequest(Request, schema="QuotaRequest"):
-    """How many workers an owner may have at once; null takes the limit away."""
+    """How many workers an owner may have at once; null removes the limit."""
 
     workers: Annotated[int, Field(ge=0, lt=1 << 31)] | None
 
 
 class Retention(Answer, schema="Retention"):
-    """After how many seconds the parts of an ended run are removed; null is never."""
+    """After how many seconds the parts of an ended run are removed; null: never."""
 
     runs: float | None
     metrics: float | None
     logs: float | None
     dumps: float | None
-    keep: int = Field(description="so many of those that ended last stay whatever their age")
-    pinned: list[str] = Field(description="ids, names and tags of runs that stay")
-    problem: str | None = Field(description="why nothing goes, where the config file has a mistake")
+    keep: int = Field(description="number of newest ended runs that are kept whatever their age")
+    pinned: list[str] = Field(description="ids, names and tags of runs that are kept")
+    problem: str | None = Field(
+        description="why nothing is removed, if the config file has a mistake"
+    )
 
 
 class Health(Schema, schema="Health"):
@@ -175,4 +171,4 @@ class Readiness(Schema, schema="Readiness"):
     status: Literal["ready"]
     weaver: dict[str, Any]
     database: str
-    problems: list[str] = Field(description="what is wrong though jobs run on, in sentences")
+    problems: list[str] = Field(description="problems that do not stop jobs, in sentences")

@@ -8,7 +8,7 @@ from torchloom.server.models.common import Answer, Page, Request, Text
 
 
 class Checkpoint(Answer, schema="Checkpoint"):
-    """One writing of a checkpoint, and what became of it."""
+    """One attempt to write a checkpoint, and its outcome."""
 
     job: str
     step: int
@@ -20,10 +20,12 @@ class Checkpoint(Answer, schema="Checkpoint"):
     place: str
     metrics: dict[str, float]
     trigger: str
+    trainer: str = Field(description="the program's trainer that saved it in its own way, or empty")
+    path: str = Field(description="where the trainer's files are, or empty")
     reason: str
     created_at: str | None
     committed_at: str | None
-    seconds: float | None = Field(description="from its first shard until it was committed")
+    seconds: float | None = Field(description="seconds from its first shard to its commit")
 
 
 class Checkpoints(Page, schema="Checkpoints"):
@@ -31,19 +33,19 @@ class Checkpoints(Page, schema="Checkpoints"):
 
 
 class Check(Answer, schema="Check"):
-    """One reading of a checkpoint, hashed, and what came of it."""
+    """One check of a checkpoint, by reading and hashing it, and its result."""
 
     id: str
     job: str
     step: int
     state: Literal["waiting", "running", "whole", "damaged", "failed"]
     bytes: int
-    read: int = Field(description="bytes that were read so far")
-    shard: str | None = Field(description="the file that is damaged")
+    read: int = Field(description="bytes read so far")
+    shard: str | None = Field(description="the damaged file")
     reason: str
     author: str
     asked_at: str | None
-    seconds: float | None = Field(description="how long the reading took, when it is over")
+    seconds: float | None = Field(description="seconds that the check took, once it has ended")
 
 
 class CommandRank(Answer, schema="CommandRank"):
@@ -75,7 +77,7 @@ class Command(Answer, schema="Command"):
     ended_at: str | None
     ranks: list[CommandRank]
     checkpoint: Checkpoint | None = Field(
-        default=None, description="of `checkpoint`, where it was asked for: what was saved"
+        default=None, description="for `checkpoint`: the checkpoint that was saved"
     )
 
 
@@ -91,41 +93,47 @@ class CommandRequest(Request, schema="CommandRequest"):
 
     verb: Literal["set", "undo", "pause", "resume", "resize", "stop", "checkpoint"]
     values: Annotated[dict[str, Scalar], Field(max_length=100)] | None = Field(
-        default=None, description="of `set`: knobs and their new values"
+        default=None, description="for `set`: knobs and their new values"
     )
-    hold: bool = Field(default=False, description="of `set`: schedules do not scale it")
-    guard: Text | None = Field(default=None, description="of `set`: undo it when this holds")
+    hold: bool = Field(
+        default=False, description="for `set`: keep the value fixed, whatever the schedule"
+    )
+    guard: Text | None = Field(
+        default=None, description="for `set`: undo the change if this condition becomes true"
+    )
     span: Annotated[int, Field(ge=1, le=1 << 40)] | None = Field(
-        default=None, description="of `set`: for so many steps the guard watches"
+        default=None, description="for `set`: number of steps for which the guard applies"
     )
-    command: Text | None = Field(default=None, description="of `undo`: which one; else the last")
+    command: Text | None = Field(
+        default=None, description="for `undo`: the id of the change; default: the last one"
+    )
     at: Annotated[int, Field(ge=0, lt=1 << 62)] | None = Field(
-        default=None, description="the step to act at; else the next that all can"
+        default=None, description="earliest step at which to act; default: the next possible one"
     )
     workers: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
         default=None,
-        description="of `resize`, and of `resume` of a job that has ended: how many from now on",
+        description="for `resize`, and for `resume` of an ended job: the new number of ranks",
     )
     from_step: Annotated[int, Field(ge=0, lt=1 << 62)] | None = Field(
-        default=None, description="of `resume`: the checkpoint to resume from; else the newest"
+        default=None, description="for `resume`: the step of the checkpoint; default: the newest"
     )
     until: Annotated[int, Field(ge=1, lt=1 << 62)] | None = Field(
         default=None,
-        description="of `resume`: train up to this step; a completed job is extended to it",
+        description="for `resume`: train up to this step; extends a completed job",
     )
     from_scratch: bool = Field(
-        default=False, description="of `resume`: start over, where there is no checkpoint"
+        default=False, description="for `resume`: start over if there is no checkpoint"
     )
     unpause: bool = Field(
         default=False,
-        description="of `resume`: only lift a pause; a job that has ended meanwhile stays ended",
+        description="for `resume`: only continue a paused job; an ended job is not restarted",
     )
     release: bool = Field(
-        default=False, description="of `pause`: save, end the ranks and give back what they had"
+        default=False, description="for `pause`: save, end the ranks and release their devices"
     )
     reason: Text = ""
     wait: Annotated[float, Field(ge=0, le=60)] = Field(
-        default=30.0, description="seconds to wait for what becomes of it"
+        default=30.0, description="seconds to wait for the outcome"
     )
 
 
@@ -136,7 +144,7 @@ class PreviewRequest(CommandRequest, schema="PreviewRequest"):
 
 
 class Change(Answer, schema="Change"):
-    """A knob, the value in force and the one it would have."""
+    """A knob, its current value and the one it would get."""
 
     name: str
     before: Any
@@ -150,9 +158,11 @@ class Preview(Answer, schema="Preview"):
     verb: str
     ok: bool
     summary: str
-    ranks: list[int] = Field(description="that would be asked")
-    effective_step: int | None = Field(description="about when; null when it waits for no step")
+    ranks: list[int] = Field(description="the ranks that the command would reach")
+    effective_step: int | None = Field(
+        description="approximate step; null if it does not wait for a step"
+    )
     changes: list[Change]
     warnings: list[str]
-    refused: dict[str, Any] | None = Field(description="a problem, as the command would give it")
+    refused: dict[str, Any] | None = Field(description="the problem that the command would return")
     command: str = Field(description="the `loom` command that does the same")

@@ -17,10 +17,10 @@ _NUMBER = r"[0-9]{1,12}(\.[0-9]{1,9})?"
 LONGEST = 300  # letters of a name
 
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="at most so many items")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="maximum number of items")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=LONGEST_PAGE, description="`next` of the page before: continue behind it"),
+    Query(max_length=LONGEST_PAGE, description="`next` of the previous page"),
 ]
 
 
@@ -49,9 +49,9 @@ def place_of(cursor: str, *kinds: type) -> tuple[Any, ...]:
     raise ApiProblem(
         422,
         "bad_cursor",
-        "cursor is none that this list gave",
+        "cursor is not from this list",
         "cursor",
-        "leave it out to begin anew, or give `next` of the page before",
+        "leave it out to begin at the start, or give `next` of the page before",
     )
 
 
@@ -65,7 +65,7 @@ def seconds_of(name: str, text: str | None) -> float | None:
         raise ApiProblem(
             422,
             "bad_value",
-            f"{name} is no time",
+            f"{name} is not a time",
             name,
             "write it as 2026-01-31T12:00:00Z, or as unix seconds",
         ) from None
@@ -93,7 +93,7 @@ Name = Annotated[
         alias="id",
         min_length=1,
         max_length=LONGEST,
-        description="a job: its id, the beginning of one, or its name",
+        description="a job: its id, a prefix of it, or its name",
     ),
 ]
 AbsolutePath = Annotated[str | None, Query(max_length=4096, pattern=r"^/[^\x00-\x1f]*$")]
@@ -106,7 +106,7 @@ Key = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
-        description="the same request with the same key, sent again, is done once",
+        description="a repeated request with the same key acts once",
     ),
 ]
 

@@ -26,7 +26,7 @@ class Run(Answer, schema="Run"):
 
 
 class ListedRun(Run, schema="ListedRun"):
-    """A run in a list, with what it was given."""
+    """A run in a list, with its settings."""
 
     config: dict[str, Any]
 
@@ -44,7 +44,7 @@ class RunDetail(Run, schema="RunDetail"):
 
 
 class CompareRequest(Request, schema="CompareRequest"):
-    """Which runs to lay side by side."""
+    """Which runs to compare."""
 
     runs: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=LONGEST)]],
@@ -53,7 +53,7 @@ class CompareRequest(Request, schema="CompareRequest"):
 
 
 class Comparison(Answer, schema="Comparison"):
-    """Runs side by side: what differs in their settings, what came of each."""
+    """Compared runs: where their settings differ, and their results."""
 
     runs: list[Run]
     config: list[dict[str, Any]]
@@ -67,7 +67,7 @@ KeyText = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
-        description="the same item with the same key, sent again, is done once",
+        description="a repeated item with the same key acts once",
     ),
 ]
 PathText = Annotated[str | None, Field(max_length=4096, pattern=r"^/[^\x00-\x1f]*$")]
@@ -101,7 +101,7 @@ class Job(Answer, schema="Job"):
 
 
 class Submitted(Job, schema="Submitted"):
-    """A job that was taken; `created` is false when its key had been used for it before."""
+    """A job that was accepted; `created` is false if its key was already used for it."""
 
     created: bool
 
@@ -116,15 +116,17 @@ class JobItem(Request, schema="JobItem"):
 
 
 class SubmittedItem(Answer, schema="SubmittedItem"):
-    """What became of one job of a batch: a job, or a problem as it would have alone."""
+    """The outcome for one job of a batch: a job, or the problem that it would have alone."""
 
-    status: int = Field(description="201, 200 where the key had been used for it, or the problem's")
+    status: int = Field(
+        description="201; 200 if the key was already used for it; or the problem's status"
+    )
     job: Submitted | None
     problem: Problem | None
 
 
 class SubmittedBatch(Answer, schema="SubmittedBatch"):
-    """What became of each job of a batch, in the order in which they were sent."""
+    """The outcome of each job of a batch, in the order in which they were sent."""
 
     items: list[SubmittedItem]
 
@@ -134,12 +136,12 @@ class CancelRequest(Request, schema="CancelRequest"):
 
     jobs: list[Id] | None = Field(default=None, max_length=MOST_CANCELLED)
     state: list[ActiveState] | None = Field(default=None, min_length=1, max_length=4)
-    owner: Id | None = Field(default=None, description="with `state`: jobs of this owner only")
+    owner: Id | None = Field(default=None, description="with `state`: only jobs of this owner")
     reason: Text = ""
 
 
 class CancelledItem(Answer, schema="CancelledItem"):
-    """What became of one job that was to be cancelled."""
+    """The outcome for one job that was to be cancelled."""
 
     id: str
     status: int
@@ -148,7 +150,7 @@ class CancelledItem(Answer, schema="CancelledItem"):
 
 
 class CancelledBatch(Answer, schema="CancelledBatch"):
-    """What became of each; `left` says how many more are in such a state: ask again."""
+    """The outcome of each; `left` is how many more are in such a state: repeat the request."""
 
     items: list[CancelledItem]
     left: int
@@ -158,9 +160,13 @@ class CheckedSpec(Answer, schema="CheckedSpec"):
     """A spec that was checked and not submitted."""
 
     ok: bool
-    spec: dict[str, Any] | None = Field(description="what was read; null when nothing could be")
-    yaml: str | None = Field(description="the same as YAML; null when it is too much for that")
-    refused: dict[str, Any] | None = Field(description="a problem, as submitting it would give it")
+    spec: dict[str, Any] | None = Field(
+        description="the spec as it was read; null if it cannot be read"
+    )
+    yaml: str | None = Field(description="the same as YAML; null if it is too large for YAML")
+    refused: dict[str, Any] | None = Field(
+        description="the problem that submitting it would return"
+    )
 
 
 class Rank(Answer, schema="Rank"):
@@ -181,9 +187,9 @@ class Rank(Answer, schema="Rank"):
 
 
 class JobDetail(Job, schema="JobDetail"):
-    """A job with its ranks, what it was submitted as, and what came of it."""
+    """A job with its ranks, its spec and its results."""
 
-    ranks: list[Rank] | None = Field(description="null when only the database was asked")
+    ranks: list[Rank] | None = Field(description="null if only the database was read")
     spec: dict[str, Any] | None = None
     summary: dict[str, Any] | None = None
     first_error: dict[str, Any] | None = Field(
@@ -238,12 +244,9 @@ class Stacks(Answer, schema="Stacks"):
     roles: list[dict[str, Any]]
 
 
-class CurveColumns(Schema, schema="CurveColumns"):
-    """One series as columns, an entry a bucket; NaN and infinity are null."""
+class BucketColumns(Schema):
+    """Columns with an entry a bucket; NaN and infinity are null."""
 
-    name: str
-    rank: int
-    role: str
     steps: list[int] = Field(description="the last step of each bucket")
     first_steps: list[int] = Field(description="the first step of each bucket")
     times: list[float] = Field(description="unix seconds, of the last step")
@@ -251,7 +254,27 @@ class CurveColumns(Schema, schema="CurveColumns"):
     max: list[Number]
     last: list[Number]
     counts: list[int] = Field(description="points in each bucket")
-    nans: list[int] = Field(description="how many of them are no numbers")
+    nans: list[int] = Field(description="number of points that are NaN")
+
+
+class ReplacedColumns(BucketColumns, schema="ReplacedColumns"):
+    """What one generation reported of steps that a later one has repeated; an entry a bucket."""
+
+    generation: int
+
+
+class CurveColumns(BucketColumns, schema="CurveColumns"):
+    """One series as columns, an entry a bucket; NaN and infinity are null."""
+
+    name: str
+    rank: int
+    role: str
+    has_replaced: bool = Field(
+        description="a later generation has repeated steps of it, anywhere in the series"
+    )
+    replaced: list[ReplacedColumns] = Field(
+        description="with `replaced`: by generation, what was reported of such steps before"
+    )
 
 
 class PointColumns(Schema, schema="PointColumns"):
@@ -268,11 +291,11 @@ class PointColumns(Schema, schema="PointColumns"):
 class LogLine(Schema, schema="LogLine"):
     """A line that a rank printed."""
 
-    time: str | None = Field(description="when it was written, right to a tenth of a second")
+    time: str | None = Field(description="when it was written, accurate to a tenth of a second")
     rank: int
     role: str
     stream: Literal["stdout", "stderr"]
     level: Level = Field(
-        description="the line's own word for it; without one `info` on stdout, `error` on stderr"
+        description="the level that the line names; else `info` for stdout, `error` for stderr"
     )
     message: str

@@ -55,7 +55,7 @@ class ListedJob(Job, Streamed, schema="ListedJob"):
     eta_seconds: int | None
     throughput: float | None
     loss: float | None
-    spark: list[Number] = Field(description="the loss in few values")
+    spark: list[Number] = Field(description="the loss, thinned to a few values")
     spark_name: str | None
     queue_position: int | None
     project: str
@@ -142,7 +142,7 @@ class TimelineEntry(Streamed, schema="TimelineEntry"):
     after: Any
     command: str | None
     facts: dict[str, Any]
-    is_failure: bool = Field(description="it stays listed, whatever follows it")
+    is_failure: bool = Field(description="it stays listed, whatever follows")
 
 
 class HeatLine(Streamed, schema="HeatLine"):
@@ -158,9 +158,9 @@ class HeatMap(Streamed, schema="HeatMap"):
 
     name: str
     columns: int
-    width: int = Field(description="seconds that a cell lasts")
+    width: int = Field(description="seconds per cell")
     start: int = Field(description="the first column begins `start * width` seconds after 1970")
-    left_out: int = Field(description="ranks that have no line, because there are too many")
+    left_out: int = Field(description="number of ranks left out because there are too many")
     lines: list[HeatLine]
 
 
@@ -349,7 +349,7 @@ class HeartbeatMessage(Streamed, schema="HeartbeatMessage"):
 
     kind: Literal["beat"]
     time: float
-    behind: float = Field(description="seconds for which new data could not be read")
+    behind: float = Field(description="seconds since new data could last be read")
     weaver: bool = Field(description="whether the weaver answers")
 
 

@@ -10,6 +10,7 @@ from torchloom.server.routes import (
     health,
     jobs,
     logs,
+    manual,
     metrics,
     people,
     preview,
@@ -37,5 +38,6 @@ ROUTERS = (
     metrics.router,
     prometheus.router,
     dashboard.router,
+    manual.router,
     streams.router,
 )

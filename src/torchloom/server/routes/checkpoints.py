@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import HTTPConnection
 
-from torchloom.server import models
-from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of
+from torchloom.server.models import commands as models
+from torchloom.server.models.common import Cursor, Limit, Name, cursor_of, place_of
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.server.security.auth import Who
@@ -25,7 +25,7 @@ router = APIRouter(tags=["checkpoints"])
     responses=declared(404, 409, 422, 503),
 )
 async def checkpoints(
-    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
+    job: Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
     """The checkpoints of a job, newest first, including failed and removed ones."""
     before = place_of(cursor, int, int, int) if cursor else None
@@ -42,7 +42,7 @@ async def checkpoints(
     responses=declared(404, 409, 422, 503),
 )
 async def remove(
-    job: models.Name,
+    job: Name,
     step: Step,
     access: AccessDep,
     who: Who,
@@ -72,10 +72,8 @@ ChecksDep = Annotated[Checks, Depends(_checks_of)]
     response_model=models.Check,
     responses=declared(404, 409, 422, 503),
 )
-async def verify(
-    job: models.Name, step: Step, access: AccessDep, checks: ChecksDep, who: Who
-) -> Any:
-    """Start to read and hash the committed checkpoint of a step; the answer does not wait for it.
+async def verify(job: Name, step: Step, access: AccessDep, checks: ChecksDep, who: Who) -> Any:
+    """Start to read and hash the committed checkpoint of a step; the reply does not wait for it.
 
     The topic `checks` of a page's socket, or GET at the same path, has its progress. A checkpoint
     that is found damaged has that state from then on.
@@ -88,6 +86,6 @@ async def verify(
     response_model=models.Check,
     responses=declared(404, 409, 422, 503),
 )
-async def verified(job: models.Name, step: Step, access: AccessDep, checks: ChecksDep) -> Any:
-    """The last reading of a step's checkpoint that this server was asked for."""
+async def verified(job: Name, step: Step, access: AccessDep, checks: ChecksDep) -> Any:
+    """The last check of a step's checkpoint that this server was requested to make."""
     return checks.get(await access.job(job), step)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from torchloom.server import models
+from torchloom.server.models import cluster as models
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import declared
 from torchloom.server.security.auth import Who
@@ -32,7 +32,7 @@ async def workers(access: AccessDep) -> Any:
 
 @router.get("/api/cluster/resources", response_model=models.Resources, responses=declared(503))
 async def resources(access: AccessDep) -> Any:
-    """What the nodes that are up have together, and what of it no job has."""
+    """The resources of all nodes that are up, and the free part of them."""
     nodes = [node for node in (await _nodes(access)).values() if node["state"] == _UP]
     return {
         "nodes": len(nodes),
@@ -48,7 +48,7 @@ async def queue(access: AccessDep) -> Any:
 
 @router.get("/api/quotas", response_model=models.Quotas, responses=declared(503))
 async def quotas(access: AccessDep) -> Any:
-    """Owners that have a limit: how many workers they may have at once, and have."""
+    """Owners that have a limit: how many workers they may have at once, and how many they have."""
     return {"items": await access.link.ask("quotas")}
 
 
@@ -64,7 +64,7 @@ async def quota(owner: Owner, wanted: models.QuotaRequest, access: AccessDep, wh
 
 @router.get("/api/retention", response_model=models.Retention, responses=declared(503))
 async def retention(access: AccessDep) -> Any:
-    """How long ended runs are kept, as the config file of the weaver's user says."""
+    """How long ended runs are kept, from the config file of the weaver's user."""
     return await access.link.ask("retention")
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from torchloom.server import job_records, models
-from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of
+from torchloom.server import job_records
+from torchloom.server.models import commands as models
+from torchloom.server.models.common import CommandId, Cursor, Key, Limit, Name, cursor_of, place_of
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.security.auth import Who
@@ -26,19 +27,19 @@ router = APIRouter(tags=["commands"])
     "/api/jobs/{id}/commands",
     response_model=models.Command,
     responses={
-        202: {"model": models.Command, "description": "Accepted; it is not over yet."},
+        202: {"model": models.Command, "description": "Accepted; the outcome is still pending."},
         **declared(400, 404, 409, 413, 422, 503),
     },
 )
 async def command(
-    job: models.Name,
+    job: Name,
     asked: models.CommandRequest,
     response: Response,
     access: AccessDep,
     who: Who,
-    key: models.Key = None,
+    key: Key = None,
 ) -> Any:
-    """Send a command that all ranks apply at one step; the answer has its outcome."""
+    """Send a command that all ranks apply at one step; the reply has its outcome."""
     name = await access.job(job)
     facts = asked.model_dump(exclude_none=True, exclude={"verb"})
     check(asked)
@@ -57,9 +58,7 @@ async def command(
     response_model=models.Commands,
     responses=declared(404, 409, 422, 503),
 )
-async def commands(
-    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
-) -> Any:
+async def commands(job: Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """Every command of a job in order, with what each rank did."""
     (after,) = place_of(cursor, int) if cursor else (-1,)
     name = await access.job(job)
@@ -74,7 +73,7 @@ async def commands(
     response_model=models.Command,
     responses=declared(404, 409, 422, 503),
 )
-async def one(job: models.Name, command: models.CommandId, access: AccessDep) -> Any:
+async def one(job: Name, command: CommandId, access: AccessDep) -> Any:
     """One command, as it stands."""
     name = await access.job(job)
     found = await access.read(job_records.command, access.store, name, command)

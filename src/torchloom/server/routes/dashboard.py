@@ -65,9 +65,9 @@ def not_found(bundle: Bundle) -> Response | None:
 def asset(path: str, request: Request) -> Response:
     """A file that never changes under its name, for that has the hash of its content."""
     found = _bundle(request).file(f"assets/{path}")
-    if found is None or found.suffix not in _PACKABLE or not _takes_gzip(request):
+    if found is None or found.suffix not in _PACKABLE or not takes_gzip(request):
         return _sent(found, _FOR_EVER)
-    return Response(_packed(found), headers=_PACKED, media_type=_kind(found))
+    return Response(_packed(found), headers=_PACKED, media_type=content_type(found))
 
 
 def beside(request: Request) -> Response:
@@ -84,10 +84,11 @@ for _path in _BESIDE:
 def _sent(path: Path | None, headers: Mapping[str, str], status: int = 200) -> Response:
     if path is None:
         raise ApiProblem(404, "not_found", "no such file", remedy="/ is the dashboard")
-    return Response(path.read_bytes(), status, dict(headers), _kind(path))
+    return Response(path.read_bytes(), status, dict(headers), content_type(path))
 
 
-def _kind(path: Path) -> str | None:
+def content_type(path: Path) -> str | None:
+    """Return the media type of a file by its name."""
     return _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
 
 
@@ -97,7 +98,8 @@ def _packed(path: Path) -> bytes:
     return gzip.compress(path.read_bytes(), mtime=0)
 
 
-def _takes_gzip(request: Request) -> bool:
+def takes_gzip(request: Request) -> bool:
+    """Tell whether a client can unpack gzip."""
     ways = request.headers.get("accept-encoding", "").lower().split(",")
     return any(way.replace(" ", "") in ("gzip", "gzip;q=1.0") for way in ways)
 

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path
 
 from torchloom.errors import shorten
-from torchloom.server import impact, models
+from torchloom.server import impact
+from torchloom.server.models import cluster as models
+from torchloom.server.models.common import Key
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import BODY, ApiProblem, declared
 from torchloom.server.security.auth import Who
@@ -32,7 +34,7 @@ async def alerts(
     sent: Annotated[dict[str, Any], Body(json_schema_extra={"required": ["alerts"]})],
     access: AccessDep,
     who: Who,
-    key: models.Key = None,
+    key: Key = None,
 ) -> Any:
     """Handle a webhook of Alertmanager; alerts about other things are ignored."""
     try:
@@ -52,9 +54,7 @@ async def alerts(
     response_model=models.DevicePreview,
     responses=declared(400, 404, 409, 413, 422, 503),
 )
-async def preview(
-    report: models.DevicePreviewRequest, access: AccessDep, key: models.Key = None
-) -> Any:
+async def preview(report: models.DevicePreviewRequest, access: AccessDep, key: Key = None) -> Any:
     """What a report on devices would do to ranks. Changes nothing."""
     names = list(dict.fromkeys(report.devices))
     found = await access.link.ask("device_outlook", devices=names, state=report.state)
@@ -69,7 +69,7 @@ async def preview(
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def event(
-    uuid: Uuid, report: models.DeviceRequest, access: AccessDep, who: Who, key: models.Key = None
+    uuid: Uuid, report: models.DeviceRequest, access: AccessDep, who: Who, key: Key = None
 ) -> Any:
     """Report that a device failed, is healthy again, or is to be drained."""
     facts = report.model_dump()

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from torchloom.server import models
-from torchloom.server.models.common import LONGEST_PAGE, Limit, seconds_of
+from torchloom.server.models import jobs as models
+from torchloom.server.models.common import LONGEST_PAGE, Key, Limit, RunId, seconds_of
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.server.routes.jobs import Text
@@ -60,7 +60,7 @@ async def listed(
     response_model=models.Comparison,
     responses=declared(400, 404, 409, 413, 422, 503),
 )
-async def compared(asked: models.CompareRequest, access: AccessDep, key: models.Key = None) -> Any:
+async def compared(asked: models.CompareRequest, access: AccessDep, key: Key = None) -> Any:
     """Compare runs: the settings that differ, and the results of each."""
     return await access.read(comparison.compared, access.store, asked.runs)
 
@@ -70,6 +70,6 @@ async def compared(asked: models.CompareRequest, access: AccessDep, key: models.
     response_model=models.RunDetail,
     responses=declared(404, 409, 422, 503),
 )
-async def shown(run_id: models.RunId, access: AccessDep) -> Any:
+async def shown(run_id: RunId, access: AccessDep) -> Any:
     """One run with its settings over time, its source, and its artifacts."""
     return await access.read(runs.shown, access.store, run_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from torchloom.server import models
+from torchloom.server.models import cluster as models
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.weaver.store import StateLost
@@ -20,15 +20,15 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=models.Health)
 async def healthy() -> Any:
-    """That this process answers, whatever the state of the weaver."""
+    """Whether this process answers, whatever the state of the weaver."""
     return {"status": "ok", "pid": os.getpid(), "version": version("torchloom")}
 
 
 @router.get("/readyz", response_model=models.Readiness, responses=declared(503))
 async def ready(access: AccessDep) -> Any:
-    """That the weaver answers, and the database can be read and is the one it opened.
+    """Whether the weaver answers, and the database can be read and is the one it opened.
 
-    Without the database of records jobs run on: `problems` says so, and it is ready all the same.
+    Without the database of records jobs keep running: the status is ready, and `problems` says so.
     """
     status, _ = await asyncio.gather(
         access.link.ask("status", patience=_PATIENCE), access.read(access.store.check)

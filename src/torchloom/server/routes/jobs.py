@@ -9,9 +9,19 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from torchloom.sealed import hide_in_spec
-from torchloom.server import job_records, models, submission
+from torchloom.server import job_records, submission
 from torchloom.server.job_records import job_shape, living_jobs
-from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of, seconds_of
+from torchloom.server.models import jobs as models
+from torchloom.server.models.common import (
+    AbsolutePath,
+    Cursor,
+    Key,
+    Limit,
+    Name,
+    cursor_of,
+    place_of,
+    seconds_of,
+)
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared, problem_of
 from torchloom.server.security.auth import CallerIdentity, Who
@@ -60,8 +70,8 @@ router = APIRouter(tags=["jobs"])
     status_code=201,
     response_model=models.Submitted,
     responses={
-        200: {"model": models.Submitted, "description": "The key had been used for this job."},
-        207: {"model": models.SubmittedBatch, "description": "What became of each of a batch."},
+        200: {"model": models.Submitted, "description": "The key was already used for this job."},
+        207: {"model": models.SubmittedBatch, "description": "The outcome of each job of a batch."},
         **declared(400, 409, 413, 415, 422, 503),
     },
     openapi_extra=SUBMISSION,
@@ -71,9 +81,9 @@ async def submit(
     response: Response,
     access: AccessDep,
     who: Who,
-    key: models.Key = None,
-    cwd: models.AbsolutePath = None,
-    python: models.AbsolutePath = None,
+    key: Key = None,
+    cwd: AbsolutePath = None,
+    python: AbsolutePath = None,
 ) -> Any:
     """Submit a job. It is stored before the answer; with the same key it is stored once.
 
@@ -105,7 +115,7 @@ async def jobs(
     since: Text = None,
     until: Text = None,
 ) -> Any:
-    """List jobs, newest first; what is added meanwhile changes no page."""
+    """List jobs, newest first; jobs added meanwhile do not change later pages."""
     wanted = JobFilter(
         states=tuple(map(str, state or ())),
         owner=owner or "",
@@ -125,8 +135,8 @@ async def jobs(
 @router.get(
     "/api/jobs/{id}", response_model=models.JobDetail, responses=declared(404, 409, 422, 503)
 )
-async def job(job: models.Name, access: AccessDep, who: Who) -> Any:
-    """One job with its ranks; while no weaver answers, what the database has of it."""
+async def job(job: Name, access: AccessDep, who: Who) -> Any:
+    """One job with its ranks; while the weaver does not answer, as the database has it."""
     try:
         found: dict[str, Any] = await access.link.ask("job", job=job)
     except WeaverAway:
@@ -142,12 +152,12 @@ async def job(job: models.Name, access: AccessDep, who: Who) -> Any:
 
 @router.delete("/api/jobs/{id}", response_model=models.Job, responses=declared(404, 409, 422, 503))
 async def cancel(
-    job: models.Name,
+    job: Name,
     access: AccessDep,
     who: Who,
     reason: Annotated[str, Query(max_length=1000)] = "",
 ) -> Any:
-    """Cancel a job: one that waits leaves the queue, one that runs is ended."""
+    """Cancel a job: a waiting one leaves the queue, a running one is ended."""
     return await access.link.ask("cancel", job=job, author=who.user, reason=reason)
 
 
@@ -157,9 +167,9 @@ async def cancel(
     responses=declared(400, 413, 422, 503),
 )
 async def cancel_many(wanted: models.CancelRequest, access: AccessDep, who: Who) -> Any:
-    """Cancel jobs by id, or all that are in some states; what became of each.
+    """Cancel jobs by id, or all that are in some states; return the outcome of each.
 
-    Those that wait leave the queue together, so none of them is started meanwhile.
+    Waiting jobs leave the queue together, so none of them is started meanwhile.
     """
     if (wanted.jobs is None) == (wanted.state is None):
         detail = "name either `jobs` by id, or the `state` of those to cancel"
@@ -174,8 +184,8 @@ async def cancel_many(wanted: models.CancelRequest, access: AccessDep, who: Who)
 @router.get(
     "/api/jobs/{id}/spec", response_model=dict[str, Any], responses=declared(404, 409, 422, 503)
 )
-async def spec(job: models.Name, access: AccessDep, who: Who) -> Any:
-    """The spec of a job, as it was submitted; values of `env` are not for viewers."""
+async def spec(job: Name, access: AccessDep, who: Who) -> Any:
+    """The spec of a job, as it was submitted; viewers do not get values of `env`."""
     name = await access.job(job)
     found = await _spec(access, name, who)
     if found is None:
@@ -187,15 +197,15 @@ async def spec(job: models.Name, access: AccessDep, who: Who) -> Any:
 @router.get(
     "/api/jobs/{id}/ranks", response_model=models.Ranks, responses=declared(404, 409, 422, 503)
 )
-async def ranks(job: models.Name, access: AccessDep) -> Any:
-    """The ranks of a job: where each is, and how far."""
+async def ranks(job: Name, access: AccessDep) -> Any:
+    """The ranks of a job: where each runs, and its step."""
     return {"items": await access.link.ask("ranks", job=job)}
 
 
 @router.get(
     "/api/jobs/{id}/knobs", response_model=models.Knobs, responses=declared(404, 409, 422, 503)
 )
-async def knobs(job: models.Name, access: AccessDep) -> Any:
+async def knobs(job: Name, access: AccessDep) -> Any:
     """The knobs of a job, each with the value that is in force."""
     return {"items": await access.link.ask("knobs", job=job)}
 
@@ -203,17 +213,15 @@ async def knobs(job: models.Name, access: AccessDep) -> Any:
 @router.get(
     "/api/jobs/{id}/stacks", response_model=models.Stacks, responses=declared(404, 409, 422, 503)
 )
-async def stacks(job: models.Name, access: AccessDep) -> Any:
-    """What every rank is doing, and a verdict; of a job that has ended, what was kept."""
+async def stacks(job: Name, access: AccessDep) -> Any:
+    """What every rank is doing, and a verdict; for an ended job, the last ones that were kept."""
     return await access.link.ask("stacks", job=job)
 
 
 @router.get(
     "/api/jobs/{id}/events", response_model=models.Events, responses=declared(404, 409, 422, 503)
 )
-async def events(
-    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
-) -> Any:
+async def events(job: Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """The events of a job by time: the newest, or those after a cursor. `next` is always set."""
     after = place_of(cursor, int, int) if cursor else None
     name = await access.job(job)
@@ -224,10 +232,8 @@ async def events(
 @router.get(
     "/api/jobs/{id}/audit", response_model=models.Events, responses=declared(404, 409, 422, 503)
 )
-async def audited(
-    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
-) -> Any:
-    """What users did to a job, in order, each with its author."""
+async def audited(job: Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None) -> Any:
+    """Commands of users to a job, in order, each with its author."""
     (after,) = place_of(cursor, int) if cursor else (0,)
     name = await access.job(job)
     found = await access.read(job_records.authored, access.store, name, after, limit + 1)

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from torchloom.server import models
 from torchloom.server.logs import patterns
 from torchloom.server.logs.lines import Output, OutputLine, outputs_of, record_of
 from torchloom.server.logs.search import MOST_SCANNED, LogQuery, LogSearch, PatternSearch, size_of
-from torchloom.server.models.common import seconds_of
+from torchloom.server.models.common import Name, seconds_of
 from torchloom.server.models.jobs import Level, LogLine
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import declared
@@ -22,7 +21,7 @@ router = APIRouter(tags=["logs"])
 
 
 class LogPage(Schema, schema="LogPage"):
-    """Lines by time; `next` reads on, and is null when the job is over and all of it was read.
+    """Lines by time; `next` continues, and is null when the job is over and all lines were read.
 
     A page of a search may have few lines, or none, and a `next`: its time was over.
     """
@@ -37,17 +36,21 @@ class LogPage(Schema, schema="LogPage"):
 async def logs(
     request: Request,
     access: AccessDep,
-    job: models.Name,
-    rank: Annotated[list[int] | None, Query(description="of these ranks; else of all")] = None,
-    level: Annotated[Level | None, Query(description="as grave as this, or graver")] = None,
-    regex: Annotated[str | None, Query(description="lines that match this somewhere")] = None,
-    since: Annotated[str | None, Query(description="written at this time or later")] = None,
-    until: Annotated[str | None, Query(description="written at this time or earlier")] = None,
-    tail: Annotated[int | None, Query(ge=0, le=10_000, description="the newest of each")] = None,
+    job: Name,
+    rank: Annotated[list[int] | None, Query(description="only these ranks; default: all")] = None,
+    level: Annotated[Level | None, Query(description="this level or a more severe one")] = None,
+    regex: Annotated[
+        str | None, Query(description="lines that contain a match of this pattern")
+    ] = None,
+    since: Annotated[str | None, Query(description="lines from this time on")] = None,
+    until: Annotated[str | None, Query(description="lines up to this time")] = None,
+    tail: Annotated[
+        int | None, Query(ge=0, le=10_000, description="only the newest lines of each rank")
+    ] = None,
     cursor: Annotated[str | None, Query(description="the `next` of another page")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Any:
-    """Return lines by time; the WebSocket follows them with `next` as its `after`."""
+    """Return lines by time; the WebSocket continues from `next` as its `after`."""
     times = seconds_of("since", since), seconds_of("until", until)
     query = LogQuery(level or "", *times, tail)
     at = dict(parse(cursor).logs or {}) if cursor else {}

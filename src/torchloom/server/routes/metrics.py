@@ -9,8 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field, StringConstraints
 
 from torchloom.errors import UserError
-from torchloom.server import models
-from torchloom.server.models.common import seconds_of
+from torchloom.server.models.common import Name, seconds_of
 from torchloom.server.models.jobs import CurveColumns, PointColumns
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
@@ -28,16 +27,26 @@ _LOOK = 1000
 _LARGEST = 2**63 - 1
 Text = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 RankNumber = Annotated[int, Field(ge=-1, le=2**31)]
-Step = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
 class Curves(Schema, schema="Curves"):
     """The metrics of a job."""
 
     job: str
-    names: list[str] = Field(description="what the job's metrics are called, wanted or not")
+    names: list[str] = Field(description="the names of all metrics of the job")
     series: list[CurveColumns] | list[PointColumns]
-    next: str | None = Field(description="with `raw`, where to read on")
+    next: str | None = Field(description="with `raw`: the cursor of the next page")
+
+
+class RawReplaced(UserError):
+    """Every point was requested of what comes in buckets only."""
+
+    code = "bad_value"
+    field = "replaced"
+    remedy = "leave out `raw`, or `replaced`"
+
+    def __init__(self) -> None:
+        super().__init__("replaced points come in buckets, not page by page")
 
 
 class NoRange(UserError):
@@ -58,10 +67,12 @@ class NoRange(UserError):
 )
 async def metrics(
     access: AccessDep,
-    job: models.Name,
-    name: Annotated[list[Text] | None, Query(description="these metrics; else all")] = None,
+    job: Name,
+    name: Annotated[
+        list[Text] | None, Query(description="only these metrics; default: all")
+    ] = None,
     rank: Annotated[
-        list[RankNumber] | None, Query(description="of these ranks; else of all")
+        list[RankNumber] | None, Query(description="only these ranks; default: all")
     ] = None,
     first: Annotated[
         int | None, Query(ge=-_LARGEST, le=_LARGEST, description="from this step on")
@@ -71,15 +82,26 @@ async def metrics(
     ] = None,
     since: Annotated[str | None, Query(description="from this time on")] = None,
     until: Annotated[str | None, Query(description="up to this time")] = None,
-    buckets: Annotated[int, Query(ge=1, le=20_000, description="at most so many a series")] = 1000,
+    buckets: Annotated[
+        int, Query(ge=1, le=20_000, description="maximum number of points per series")
+    ] = 1000,
+    replaced: Annotated[
+        bool, Query(description="also the points that later generations have replaced")
+    ] = False,
     raw: Annotated[bool, Query(description="every point, page by page")] = False,
-    limit: Annotated[int, Query(ge=1, le=100_000, description="with `raw`: points")] = 10_000,
-    cursor: Annotated[str | None, Query(description="with `raw`: the `next` before")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=100_000, description="with `raw`: number of points")
+    ] = 10_000,
+    cursor: Annotated[
+        str | None, Query(description="with `raw`: `next` of the previous page")
+    ] = None,
 ) -> Response:
-    """Return curves by range of steps or time: of each bucket the least, greatest and last."""
+    """Return curves for a range of steps or time: the minimum, maximum and last of each bucket."""
     times = seconds_of("since", since), seconds_of("until", until)
     if first is not None and last is not None and first > last:
         raise NoRange
+    if raw and replaced:
+        raise RawReplaced
     found = await access.job(job)
     records, wanted = access.store.records, (found, name, rank)
     if times != (None, None):
@@ -90,7 +112,8 @@ async def metrics(
         return _answer(
             {"job": found, "names": names, "series": _by_series(page), "next": page.next}
         )
-    drawn = await access.read(curves.curves, records, found, name, rank, first, last, buckets)
+    asked = (found, name, rank, first, last, buckets, replaced)
+    drawn = await access.read(curves.curves, records, *asked)
     return _answer(
         {"job": found, "names": names, "series": list(map(columns, drawn)), "next": None}
     )

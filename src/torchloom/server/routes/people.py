@@ -10,8 +10,7 @@ from pydantic import Field
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from torchloom.errors import LoomError
-from torchloom.server.models import Answer, Key, Request
-from torchloom.server.models.common import Page
+from torchloom.server.models.common import Answer, Key, Page, Request
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.security.auth import (
@@ -24,7 +23,7 @@ from torchloom.server.security.auth import (
     login_page,
     proof_of,
 )
-from torchloom.weaver.users import COOKIE_LIFE, LONGEST_LIFE
+from torchloom.weaver.users import COOKIE_LIFETIME, LONGEST_LIFETIME
 
 _PROBLEMS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 500, 503)
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -56,17 +55,17 @@ class UserPage(Page, schema="UserPage"):
 
 
 class UserChange(Request, schema="UserChange"):
-    """A change of a user; a member that is left out stays as it is."""
+    """A change of a user; a member that is left out is not changed."""
 
     role: Role | None = None
     disabled: bool | None = None
     run_as: Annotated[str | None, Field(max_length=64)] = Field(
-        None, description="a unix account of the plane's host; an empty text takes it away"
+        None, description="a unix account of the plane's host; an empty text removes it"
     )
 
 
 class Token(Answer, schema="Token"):
-    """By what a user is known; the secret is not shown again."""
+    """A token or cookie of a user; the secret is not shown again."""
 
     id: str
     user: str
@@ -88,11 +87,11 @@ class TokenRequest(Request, schema="TokenRequest"):
 
     user: UserName
     label: Annotated[str, Field(max_length=200)] = ""
-    seconds: Annotated[float | None, Field(ge=1, le=LONGEST_LIFE)] = None
+    seconds: Annotated[float | None, Field(ge=1, le=LONGEST_LIFETIME)] = None
 
 
 class NewToken(Token, schema="NewToken"):
-    """A token with its secret, which is shown this once."""
+    """A token with its secret, which is shown only once."""
 
     token: str
 
@@ -105,7 +104,7 @@ class LinkRequest(Request, schema="LinkRequest"):
 
 
 class NewLink(Answer, schema="NewLink"):
-    """A way in that is good once, for a day."""
+    """A one-time sign-in link, valid for 24 hours."""
 
     user: str
     role: str
@@ -116,7 +115,7 @@ class NewLink(Answer, schema="NewLink"):
 
 
 class LoginRequest(Request, schema="LoginRequest"):
-    """The code of a link, and what it is exchanged for."""
+    """The code of a link, and what to exchange it for."""
 
     code: Annotated[str, Field(min_length=1, max_length=200)]
     kind: Literal["cookie", "token"] = "cookie"
@@ -124,7 +123,7 @@ class LoginRequest(Request, schema="LoginRequest"):
 
 
 class LoginAnswer(Answer, schema="Welcome"):
-    """Who came in, and a secret: `token` where one was asked for, else `session`.
+    """The signed-in user and a secret: `token` if one was requested, else `session`.
 
     `session` is the second secret beside the cookie; every request of the browser has both.
     """
@@ -161,7 +160,7 @@ async def put_user(
     name: Annotated[str, Path(min_length=1, max_length=64)],
     change: UserChange,
 ) -> Any:
-    """Make a user, or change one. The last admin stays one."""
+    """Create or change a user. The last admin stays an admin."""
     facts = change.model_dump(exclude_none=True)
     found = await access.link.ask("user_put", user=name, author=who.user, **facts)
     _identities(request).forget()
@@ -180,7 +179,7 @@ async def tokens(
 async def add_token(
     access: AccessDep, who: Who, wanted: TokenRequest, response: Response, key: Key = None
 ) -> Any:
-    """Make a token. Its secret is in this answer and nowhere else."""
+    """Create a token. Its secret is in this reply and nowhere else."""
     response.headers.update(_NO_STORE)
     facts = wanted.model_dump(exclude_none=True)
     return await access.link.ask("token_add", author=who.user, key=key or "", **facts)
@@ -193,7 +192,7 @@ async def revoke_token(
     request: HttpRequest,
     token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
 ) -> Any:
-    """End a token: requests at once, its WebSockets within seconds."""
+    """Revoke a token: requests are refused at once, its WebSockets close within seconds."""
     found = await access.link.ask("token_revoke", id=token_id, author=who.user)
     _identities(request).forget()
     return found
@@ -251,7 +250,7 @@ async def login(
     response: Response,
     key: Key = None,
 ) -> dict[str, Any]:
-    """Exchange the code of a link for a browser's session, or for a token; a code is good once."""
+    """Exchange the code of a link for a browser's session, or for a token; a code works once."""
     address, attempts = _address(request), _attempts(request)
     claim = await access.read(claim_of, access.store.state, wanted.code, time.time())
     if not claim.is_good:
@@ -293,7 +292,7 @@ async def me(who: Who) -> dict[str, str]:
     "/api/authority", response_class=PlainTextResponse, responses={200: {"content": {_PEM: {}}}}
 )
 async def authority(request: HttpRequest) -> Response:
-    """The certificate by which this server's is known; compare its fingerprint before you trust."""
+    """The certificate of this server's authority; compare its fingerprint before you trust it."""
     path = request.app.state.authority
     if path is None:
         raise ApiProblem(404, "not_found", "this server is not called over TLS")
@@ -310,7 +309,7 @@ def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
     response.set_cookie(
         cookie_name(request.scope),
         secret,
-        max_age=int(COOKIE_LIFE),
+        max_age=int(COOKIE_LIFETIME),
         path="/",
         httponly=True,
         samesite="strict",

@@ -6,8 +6,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from torchloom.errors import LoomError
-from torchloom.server import impact, models
+from torchloom.server import impact
 from torchloom.server.impact import Outlook, Scene
+from torchloom.server.models import commands as models
+from torchloom.server.models.common import Key, Name
 from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared, explained, problem_response
 from torchloom.server.routes.commands import check
@@ -34,13 +36,13 @@ router = APIRouter(tags=["commands"])
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def previewed(
-    job: models.Name,
+    job: Name,
     asked: models.PreviewRequest,
     access: AccessDep,
     who: Who,
-    key: models.Key = None,
+    key: Key = None,
 ) -> Any:
-    """What a command would do: to which ranks, about when, from what to what. Changes nothing."""
+    """What a command would do: its ranks, step and values before and after. Changes nothing."""
     check(asked)
     name = await access.job(job)
     scene, words = await _scene(access, name), asked.model_dump(exclude_none=True)

@@ -27,9 +27,9 @@ _JOBS, _RANKS = 50, 64  # active jobs, and ranks of each, that have samples of t
 _JOB = ("job", "name")
 _GAUGES = {
     "epoch": "Starts of the weaver so far.",
-    "agents": "Node agents that are there.",
+    "agents": "Node agents that are connected.",
     "ranks": "Ranks that are up.",
-    "backlog": "Batches of records that wait to be stored.",
+    "backlog": "Batches of records waiting to be stored.",
 }
 
 Row = Mapping[str, Any]
@@ -61,7 +61,7 @@ class ScrapeCollector:
         yield _gauge("torchloom_weaver_up", "Whether the weaver answers.", [((), up)])
         if self.plane is not None:
             yield from _plane_metrics(self.plane)
-        yield _gauge("torchloom_stream_listeners", "Streams that are open.", [((), self.listeners)])
+        yield _gauge("torchloom_stream_listeners", "Open streams.", [((), self.listeners)])
         yield from _server_metrics(self.counts)
 
 
@@ -134,8 +134,8 @@ def _server_metrics(counts: Counts) -> "Iterator[Metric]":
 
     requests = sorted(counts.requests.items())
     labels = ("method", "path", "status")
-    yield _counter("torchloom_http_requests", "Requests that were answered.", requests, labels)
-    name, words = "torchloom_http_request_seconds", "How long answers took."
+    yield _counter("torchloom_http_requests", "Answered requests.", requests, labels)
+    name, words = "torchloom_http_request_seconds", "Duration of requests in seconds."
     seconds = HistogramMetricFamily(name, words, labels=labels[:2])
     for route, durations in sorted(counts.durations.items()):
         seconds.add_metric(route, [*durations.cumulative()], durations.total)
@@ -166,7 +166,7 @@ def _job_metrics(jobs: Sequence[Row], ranks: Sequence[Sequence[Row]]) -> "Iterat
         for rank in its[:_RANKS]
         if rank["step_seconds"] is not None
     ]
-    name, words = "torchloom_rank_step_seconds", "How long the last step took."
+    name, words = "torchloom_rank_step_seconds", "Duration of the last step in seconds."
     yield _gauge(name, words, seconds, (*_JOB, "role", "rank"))
 
 

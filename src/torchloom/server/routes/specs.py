@@ -5,7 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from torchloom.server import models, submission
+from torchloom.server import submission
+from torchloom.server.models import jobs as models
+from torchloom.server.models.common import Key
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import ApiProblem, declared, problem_response
 from torchloom.server.routes.jobs import SPEC
@@ -21,8 +23,8 @@ router = APIRouter(tags=["jobs"])
     responses=declared(400, 413, 422, 503),
     openapi_extra=SPEC,
 )
-async def checked(request: Request, access: AccessDep, key: models.Key = None) -> Any:
-    """Whether a spec would be taken, and if not why; JSON or YAML. Nothing is submitted."""
+async def checked(request: Request, access: AccessDep, key: Key = None) -> Any:
+    """Whether a spec would be accepted, and if not, why; JSON or YAML. Nothing is submitted."""
     kind, body = request.headers.get("content-type", ""), await request.body()
     return await access.read(_looked_at, kind, body)
 

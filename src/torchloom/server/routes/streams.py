@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, WebSocket
 from starlette.websockets import WebSocketState
 
 from torchloom.errors import LoomError, UserError
-from torchloom.server import models
+from torchloom.server.models.common import Name
 from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import explained
 from torchloom.server.security.auth import ENDED, Identities, identity_of
@@ -26,8 +26,12 @@ _GONE = "websocket.disconnect"
 _MOST_JOBS = 50
 
 Work = Coroutine[Any, Any, None]
-Types = Annotated[str | None, Query(description=f"of {', '.join(TYPES)}; else all")]
-Ranks = Annotated[str | None, Query(description="messages of these ranks, and of none")]
+Types = Annotated[
+    str | None, Query(description=f"only these types, of {', '.join(TYPES)}; default: all")
+]
+Ranks = Annotated[
+    str | None, Query(description="messages of these ranks, and messages without a rank")
+]
 
 
 class BadStreamQuery(UserError):
@@ -45,7 +49,7 @@ class BadStreamQuery(UserError):
 async def job_stream(
     websocket: WebSocket,
     access: AccessDep,
-    job: models.Name,
+    job: Name,
     types: Types = None,
     ranks: Ranks = None,
     after: str | None = None,

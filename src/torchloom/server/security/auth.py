@@ -30,7 +30,7 @@ from torchloom.weaver.store.rows import LinkRow, TokenRow, UserRow
 from torchloom.weaver.users import COOKIE, ROLES, hash_of, is_good
 
 ENDED = 4401  # the code by which a WebSocket is closed when its token has ended
-_FRESH = 1.0  # seconds for which a read of the database is used
+_FRESH = 0.1  # seconds, less than a command takes to start: a revoked token is refused by the next
 _LOOK_AGAIN = 1.0  # seconds between two checks whether a token is still valid
 _REMEMBERED = 10_000  # tokens
 _LONGEST = 200  # letters of a secret
@@ -43,7 +43,7 @@ class CookieRefused(UserError):
     remedy = "send a token: `loom tokens add USER`, or `loom login URL` with a link"
 
     def __init__(self) -> None:
-        super().__init__("this is the cookie of a browser's session, which is no token")
+        super().__init__("this is the cookie of a browser's session, which is not a token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ Look: TypeAlias = Callable[
 
 
 class Identities:
-    """Identities of tokens and sessions, read from the database at most a second ago."""
+    """Identities of tokens and sessions, read from the database a moment ago."""
 
     def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look

@@ -52,7 +52,7 @@ class BadOrigin(UserError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{VARIABLE} has {shorten(text)!r}, which is no origin; "
+            f"{VARIABLE} has {shorten(text)!r}, which is not an origin; "
             "write scheme://host:port as a browser does, without a path: http://localhost:9000"
         )
 
@@ -261,7 +261,7 @@ def _no_route(methods: tuple[str, ...]) -> Response:
         return problem_response(
             405, "method_not_allowed", f"this path takes {allowed}", headers={"Allow": allowed}
         )
-    return problem_response(404, "not_found", "no such path", remedy="/docs lists what there is")
+    return problem_response(404, "not_found", "no such path", remedy="/docs lists the paths")
 
 
 def _unauthenticated(scope: Scope) -> Response:
@@ -292,7 +292,7 @@ def _forbidden(identity: CallerIdentity, needed: str) -> Response:
         403,
         "forbidden",
         _too_small(identity, needed),
-        remedy="an admin can give that role: `loom tokens add USER --role ROLE`",
+        remedy=f"an admin can give that role: `loom tokens user {identity.user} --role {needed}`",
     )
 
 

@@ -33,6 +33,9 @@ POLICY: Mapping[Row, str] = {
     ("GET", "/favicon.ico"): OPEN,
     ("GET", "/favicon.svg"): OPEN,
     ("GET", "/robots.txt"): OPEN,
+    # the manual: files of the package
+    ("GET", "/manual"): OPEN,
+    ("GET", "/manual/{path:path}"): OPEN,
     # health
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,

@@ -39,7 +39,7 @@ _HEAD = (431, "headers_too_large", "the headers are too large", "send fewer or s
 _LATE = (408, "too_late", "the request was not sent in time", "send it again, all of it at once")
 _BODY = (413, "too_large", "more was sent than is read of a request", "send less")
 _FRAMING = (400, "bad_request", "the chunks of the body are too small", "send larger chunks")
-_INVALID = (400, "bad_request", "this is no HTTP request", "send HTTP/1.1")
+_INVALID = (400, "bad_request", "this is not an HTTP request", "send HTTP/1.1")
 
 
 class OpenTransport:

@@ -28,7 +28,7 @@ class BadStreamCursor(UserError):
     remedy = f"give a cursor as it came, or `{START}` for everything there is"
 
     def __init__(self) -> None:
-        super().__init__("this is no cursor")
+        super().__init__("this is not a cursor")
 
 
 @dataclass(frozen=True, slots=True)

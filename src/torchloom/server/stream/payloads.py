@@ -12,6 +12,7 @@ from torchloom.server.stream.cursors import logs_text
 from torchloom.weaver import views
 from torchloom.weaver.store.rows import EventRow, JobRow, RankEventRow
 from torchloom.weaver.store.series.curves import Curve, NewsSegment
+from torchloom.weaver.store.series.points import PointBuckets
 
 TYPES = ("metric", "resource", "log", "state", "event")
 OWN = ("type", "step", "seq", "time", "rank", "role", "generation", "job", "cursor")
@@ -20,18 +21,27 @@ _BEGINNINGS = {"job_started": "RUNNING", "submitted": "QUEUED"}  # states that a
 
 def columns(curve: Curve) -> dict[str, Any]:
     """Return one series, an entry a bucket."""
+    older = ({"generation": one.generation, **_buckets(one.buckets)} for one in curve.replaced)
     return {
         "name": curve.name,
         "rank": curve.rank,
         "role": curve.role,
-        "steps": curve.step_last,
-        "first_steps": curve.step_first,
-        "times": curve.time,
-        "min": curve.min,
-        "max": curve.max,
-        "last": curve.last,
-        "counts": curve.count,
-        "nans": curve.nans,
+        **_buckets(curve),
+        "has_replaced": curve.has_replaced,
+        "replaced": list(older),
+    }
+
+
+def _buckets(its: Curve | PointBuckets) -> dict[str, Any]:
+    return {
+        "steps": its.step_last,
+        "first_steps": its.step_first,
+        "times": its.time,
+        "min": its.min,
+        "max": its.max,
+        "last": its.last,
+        "counts": its.count,
+        "nans": its.nans,
     }
 
 

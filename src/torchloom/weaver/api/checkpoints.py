@@ -82,7 +82,7 @@ class CheckpointApi:
         found = next((row for row in rows if row.step == step), None)
         if found is None:
             known = [str(row.step) for row in rows]
-            remedy = f"`loom checkpoint ls {job.id}` lists what there is"
+            remedy = f"`loom checkpoint ls {job.id}` lists them"
             raise NotFound("checkpoint of step", str(step), known, remedy)
         return found
 
@@ -106,7 +106,9 @@ class RetentionApi:
     async def retain(self, asked: RetainRequest) -> list[dict[str, Any]]:
         """Remove what is due, or with `dry` only list it."""
         if asked.dry:
-            return [_removal_shape(one, False, "would go") for one in await self._retention.find()]
+            return [
+                _removal_shape(one, False, "would remove") for one in await self._retention.find()
+            ]
         done = await self._retention.carry_out()
         return [_removal_shape(one, *outcome) for one, outcome in done]
 

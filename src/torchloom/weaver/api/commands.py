@@ -158,7 +158,7 @@ class CommandApi:
         """Have the ranks start a step digest log of this name; without a name, end it."""
         log = asked.log
         if log and not (ID.fullmatch(log) and log[0].isalnum()):
-            raise BadRequest(f"{log!r} is no name of a log: letters, digits, _ . - only")
+            raise BadRequest(f"{log!r} is not the name of a log: letters, digits, _ . - only")
         return await self.command(asked, self.living(asked), CommandKind.DIGEST, {"log": log})
 
     async def device_event(self, asked: DeviceEventRequest) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class CommandApi:
         condition = condition_of(words)
         if condition is None:
             form = "write 'loss>2.0', 'loss>1.5x' (of what it was before) or 'loss is nan'"
-            raise BadRequest(f"{shorten(words)!r} is no condition of a guard; {form}")
+            raise BadRequest(f"{shorten(words)!r} is not a guard condition; {form}")
         if span < 1:
             raise BadRequest("a guard watches over one step at least")
         known = await self._weaver.aside(self._weaver.store.records.names, job.id)
@@ -262,7 +262,7 @@ class CommandApi:
         if not name:
             return uuid.uuid4().hex[:16]
         if not ID.fullmatch(name):
-            raise BadRequest(f"{name!r} is no id of a command: letters, digits, _ . - only")
+            raise BadRequest(f"{name!r} is not the id of a command: letters, digits, _ . - only")
         if self._weaver.command_rows.job_of(name) not in (None, job.id):
             raise BadRequest(f"a command of another job has the id {name!r}; choose another")
         return name
@@ -271,7 +271,7 @@ class CommandApi:
         if entry.status is Status.REFUSED:
             raise CommandRefused(f"{entry.command.kind} refused: {entry.why}")
         if entry.status is Status.ABORTED:
-            raise CommandAborted(f"{entry.command.kind} came to nothing: {entry.why}")
+            raise CommandAborted(f"{entry.command.kind} had no effect: {entry.why}")
         row = next(r for r in self._weaver.command_rows.audit(job.id) if r.id == entry.id)
         guards = self._weaver.guards.of(job.id) if asked.guard else {}
         return views.command_shape(

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -33,6 +33,7 @@ from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import RecordStore
 from torchloom.weaver.store.rows import EventRow, JobRow, PointRow, RankProcessRow, RunRow
 from torchloom.weaver.store.series import curves
+from torchloom.weaver.store.series.points import PointBuckets
 from torchloom.weaver.store.series.tables import RecordsLost
 from torchloom.weaver.views import events_since
 
@@ -113,31 +114,34 @@ class RunApi:
 
     async def curves(self, asked: CurvesRequest) -> dict[str, Any]:
         """Return whole curves in few buckets: of some or all metrics, of the lowest rank or all."""
-        job, buckets = job_named(self._weaver.jobs, asked.job), max(1, asked.buckets)
-        records, whole = self._weaver.store.records, asked.all_ranks
-        found = await self._weaver.aside(_curves, records, job.id, asked.names, whole, buckets)
-        return {"job": job.id, **found}
+        job, records = job_named(self._weaver.jobs, asked.job), self._weaver.store.records
+        return {"job": job.id, **await self._weaver.aside(_curves, records, job.id, asked)}
 
     def _run(self, name: str) -> str:
         return job_named(self._weaver.jobs, name).run_id
 
 
-def _curves(
-    records: RecordStore, job: str, names: Collection[str] | None, whole: bool, buckets: int
-) -> dict[str, Any]:
+def _curves(records: RecordStore, job: str, asked: CurvesRequest) -> dict[str, Any]:
+    whole, buckets = asked.all_ranks, max(1, asked.buckets)
     series = curves.series(records, job)
     lowest: dict[str, int] = {}
     for one in series:
         lowest[one.name] = min(one.rank, lowest.get(one.name, one.rank))
     ranks = None if whole else set(lowest.values())
-    found = curves.curves(records, job, names, ranks, buckets=buckets)
+    found = curves.curves(
+        records, job, asked.names, ranks, buckets=buckets, replaced=asked.replaced
+    )
     shown = [_plain(one) for one in found if whole or one.rank == lowest[one.name]]
     return {"names": sorted(lowest), "curves": shown}
 
 
 def _plain(curve: curves.Curve) -> dict[str, Any]:
-    values = ((field.name, getattr(curve, field.name)) for field in fields(curve))
-    return {name: value if isinstance(value, str | int) else list(value) for name, value in values}
+    older = [{"generation": one.generation, **_columns(one.buckets)} for one in curve.replaced]
+    return {**_columns(curve), "replaced": older}
+
+
+def _columns(one: curves.Curve | PointBuckets) -> dict[str, Any]:
+    return {field.name: getattr(one, field.name) for field in fields(one)}
 
 
 class QueryApi:
@@ -177,6 +181,8 @@ class QueryApi:
             jobs = [job for job in jobs if job.id in wanted]
         if asked.strangers:  # those that this plane has no run of
             jobs = [job for job in jobs if job.account or not is_launched(job) or not has_run(job)]
+        if name := asked.named:
+            jobs = [job for job in jobs if job.name == name or job.id.startswith(name)]
         return [self._job(job) for job in jobs[: asked.limit]]
 
     async def job(self, asked: JobRequest) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class QueueApi:
                 }
             )
         present = self._heartbeats.present
-        last = {name: views.when(there.beat_at) for name, there in present.items()}
+        last = {name: views.when(there.heartbeat_at) for name, there in present.items()}
         return {"nodes": [*nodes, *self._lost(set(self._queue.state.nodes))], "heard": last}
 
     async def quota(self, asked: SetQuotaRequest) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class QueueApi:
 def _wanted(asked: SubmitRequest) -> SubmissionRequest:
     _spec(asked.spec)
     if len(asked.key) > _LONGEST_KEY:
-        raise BadRequest(f"a key has {_LONGEST_KEY} letters at most, not {len(asked.key)}")
+        raise BadRequest(f"a key has at most {_LONGEST_KEY} characters, not {len(asked.key)}")
     plain = seal_in_spec(asked.spec)
     return SubmissionRequest(
         spec=_spec(plain, is_sealed=True),
@@ -302,7 +302,7 @@ def _spec(plain: object, is_sealed: bool = False) -> JobSpec:
     for name, value in () if is_sealed else spec.env.items():
         is_long = value.startswith(SECRET) and len(value) > LONGEST
         if is_long or value.startswith(SEALED) or value in (SECRET, HIDDEN):
-            remedy = f"write the value itself, {SECRET}VALUE, of at most {LONGEST} letters"
+            remedy = f"write the value itself, {SECRET}VALUE, of at most {LONGEST} characters"
             raise BadSpec(f"env.{name}", remedy)
     return spec
 

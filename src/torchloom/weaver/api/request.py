@@ -13,7 +13,7 @@ from torchloom import settings
 from torchloom.errors import Ambiguous, NotFound, UserError, shorten
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.store.rows import JobRow
-from torchloom.weaver.users import COOKIE, LONGEST_LIFE
+from torchloom.weaver.users import COOKIE, LONGEST_LIFETIME
 
 LAST = "@"
 _LONGEST = 10_000  # characters of a text
@@ -155,6 +155,7 @@ class JobsRequest(WeaverRequest):
     ids: tuple[str, ...] | None = None
     active: bool = False
     strangers: bool = False  # only jobs without a run of this plane
+    named: str = ""  # only jobs of this name, or whose id begins so
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ class CurvesRequest(WeaverRequest):
     names: tuple[str, ...] | None = None
     buckets: int = count(1000, _MOST_BUCKETS)
     all_ranks: bool = False
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +339,7 @@ class AddTokenRequest(WeaverRequest):
     user: str = needed()
     author: str = needed()
     label: str = ""
-    seconds: float = seconds(0.0, LONGEST_LIFE)
+    seconds: float = seconds(0.0, LONGEST_LIFETIME)
     key: str = ""
 
 

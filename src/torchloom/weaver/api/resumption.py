@@ -68,7 +68,7 @@ class EndedMeanwhile(NotResumable):
 
     def __init__(self, job: JobRow) -> None:
         super().__init__(
-            f"{job.id} is {job.state}: there is no pause to lift any more; "
+            f"{job.id} is {job.state}: it is no longer paused; "
             f"`loom resume {job.id}` resumes it as a new attempt"
         )
 
@@ -241,7 +241,7 @@ def wanted_ranks(ranks: int | None) -> int | None:
 
 def _not_now(job: JobRow) -> str:
     remedy = {
-        JobState.QUEUED: f"it waits in the queue; `loom stop {job.id}` takes it out",
+        JobState.QUEUED: f"it waits in the queue; `loom stop {job.id}` removes it",
         JobState.RECOVERING: "it is being restarted already",
     }.get(JobState(job.state), f"`loom show {job.id}` shows it, `loom stop {job.id}` ends it")
     return f"{job.id} is {job.state}: nothing to resume; {remedy}"

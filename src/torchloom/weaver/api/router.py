@@ -23,7 +23,7 @@ from torchloom.weaver.api.refusals import refusal
 from torchloom.weaver.api.request import BadRequest, EventsRequest, WeaverRequest
 from torchloom.weaver.api.resumption import PERIOD, ResizeApi, ResumeApi
 from torchloom.weaver.api.users import UserApi
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import StateLost
 
@@ -302,7 +302,7 @@ async def _receive(reader: asyncio.StreamReader) -> Any:
     except asyncio.IncompleteReadError:
         return None
     except (ValueError, RecursionError) as error:
-        raise BadRequest("this is no JSON") from error
+        raise BadRequest("this is not JSON") from error
 
 
 async def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from torchloom.checkpoint import Manifest, Shard, shard_name
+from torchloom.checkpoint import BadManifest, Manifest, Shard, TrainerFiles, shard_name
 from torchloom.messages.plane import Committed, Event, Head
 from torchloom.rules.checkpoints import (
     CheckpointPhase,
@@ -43,7 +43,10 @@ _MOST = 1000  # early events that are kept; the oldest are dropped first
 ROOT = "checkpoints"  # the fact of a job that holds where its checkpoints are
 _PATIENCE = 60.0  # seconds after a job's end in which reports on shards may still arrive
 _REFUSED = ("fenced", "already_committed")
-_MINE = ("checkpoint_shard", "checkpoint_failed", "checkpoint_damaged", RESTORED, "checkpointing")
+_MINE = (
+    *("checkpoint_shard", "checkpoint_failed", "checkpoint_damaged", "checkpoint_gone"),
+    *(RESTORED, "checkpointing"),
+)
 
 
 def manifest_of(
@@ -74,8 +77,15 @@ def manifest_of(
         versions=facts["versions"],
         metrics=facts["metrics"],
         trigger=facts["trigger"],
+        trainer=trainer_files_of(collected),
     )
     return manifest.to_json()
+
+
+def trainer_files_of(collected: Collected) -> TrainerFiles | None:
+    """Return what the program's trainer has saved; raise BadManifest if that is malformed."""
+    found = collected.facts.get("trainer")
+    return None if found is None else TrainerFiles.from_dict(found)
 
 
 EarlyEvent = tuple[str, Event]  # by which agent
@@ -136,7 +146,7 @@ class CheckpointCollector:
             self._handle(received.agent, received.event)
 
     def _handle(self, agent: str, event: Event) -> None:
-        job, whose = self._jobs.find(event.head.job), self._life(event.head)
+        job, whose = self._jobs.find(event.head.job), self._process_of(event.head)
         if job is not None and event.head.generation < job.generation:
             self._refuse(job, agent, event)
         elif job is None or whose is None or event.head.generation > job.generation:
@@ -174,6 +184,8 @@ class CheckpointCollector:
                 self._rank_failed(job, head, facts)
             case "checkpoint_damaged":
                 self._damaged(job, head.rank, facts)
+            case "checkpoint_gone":
+                self._gone(job, facts)
             case "restored" if type(facts.get("step")) is int:
                 self._mark(job, RESTORED, {"step": facts["step"], "generation": head.generation})
             case "checkpointing" if head.rank == 0:
@@ -188,7 +200,7 @@ class CheckpointCollector:
             return  # a repeated report
         before = Collected.from_dict(row.shards)
         after = before.take(shard)
-        if after is None:
+        if after is None or not _is_sound(after):
             self._dropped["malformed_shard"] += 1
         elif after != before:
             self._collected(job, row, after)
@@ -206,9 +218,12 @@ class CheckpointCollector:
             self._rows.keep(replace(row, reason=f"rank {head.rank}: {why}"))
 
     def _collected(self, job: JobRow, row: CheckpointRow, collected: Collected) -> None:
+        trainer = trainer_files_of(collected)
         words = {
             "world_size": collected.world_size,
-            "bytes": collected.size,
+            "bytes": collected.size + (trainer.size if trainer else 0),
+            "trainer": trainer.kind if trainer else "",
+            "path": trainer.path if trainer else "",
             "metrics": collected.facts.get("metrics", {}),
             "trigger": collected.facts.get("trigger", ""),
             "shards": collected.to_dict(),
@@ -301,6 +316,8 @@ class CheckpointCollector:
             "trigger": done.trigger,
             "metrics": done.metrics,
         }
+        if done.trainer:
+            facts |= {"trainer": done.trainer, "path": done.path}
         with self._state.together():
             self._replaced(done)
             self._rows.put(done, "checkpoint_committed", facts=facts)
@@ -350,6 +367,13 @@ class CheckpointCollector:
             if row.step == facts.get("step"):
                 self._spoil(row, str(facts.get("name") or ""), why, rank=rank)
 
+    def _gone(self, job: JobRow, facts: Mapping[str, Any]) -> None:
+        """Remove what is left of a checkpoint whose files the program's trainer has removed."""
+        for row in self._rows.committed(job.id):
+            if row.trainer and row.step == facts.get("step"):
+                why = f"{row.trainer} removed {row.path}"
+                self._pruning.remove(row, row.trainer, why)
+
     def verified(self, row: CheckpointRow, author: str, name: str, why: str) -> CheckpointRow:
         """Store that a user verified a checkpoint; `why` is set where a file is damaged."""
         if why:
@@ -364,9 +388,9 @@ class CheckpointCollector:
         self._rows.put(damaged, "checkpoint_damaged", reason=why, facts=about, **words)
         return damaged
 
-    def _life(self, head: Head) -> RankProcessRow | None:
+    def _process_of(self, head: Head) -> RankProcessRow | None:
         """Return the rank of the process that sends this."""
-        row = self._roster.of_life(head.incarnation)
+        row = self._roster.of_incarnation(head.incarnation)
         if row is None:  # its job may have ended before this weaver began
             found = self._state.find(RankProcessRow, job=head.job, rank=head.rank)
             row = next((each for each in found if each.incarnation == head.incarnation), None)
@@ -380,3 +404,12 @@ class CheckpointCollector:
         known = self._jobs.get(job)
         root = known.facts.get(ROOT) if known else None
         return root if isinstance(root, str) else ""
+
+
+def _is_sound(collected: Collected) -> bool:
+    """Tell whether a manifest can hold what was reported."""
+    try:
+        trainer_files_of(collected)
+    except BadManifest:
+        return False
+    return True

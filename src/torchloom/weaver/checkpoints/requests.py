@@ -24,10 +24,9 @@ from torchloom.rules.checkpoints import (
     keep_rules_of,
     sound,
 )
+from torchloom.weaver.events import Journal, Sender, own_head
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import SAVING, JobRegistry, is_over
-from torchloom.weaver.journal import Journal
-from torchloom.weaver.sender import Sender, own_head
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import CheckpointRow, JobRow
 

@@ -17,11 +17,10 @@ from torchloom.rules.control import command as rules
 from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome, Status
 from torchloom.specs.states import JobState
 from torchloom.weaver.commands.rows import CommandRows
-from torchloom.weaver.events import Dispatcher, JobStopping
+from torchloom.weaver.events import Dispatcher, JobStopping, Sender, head_of
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.membership.attempt import LiveAttempts
-from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -36,7 +35,6 @@ _KINDS: dict[CommandKind, plane.Kind] = {
     CommandKind.CHECKPOINT: "checkpoint",
     CommandKind.DIGEST: "digest",
 }
-KINDS = frozenset(_KINDS)  # that can be offered to ranks
 
 
 def prepare(head: plane.Head, entry: CommandEntry) -> plane.Prepare:
@@ -48,9 +46,19 @@ def prepare(head: plane.Head, entry: CommandEntry) -> plane.Prepare:
 
 
 def planned(entry: CommandEntry) -> plane.Planned:
-    """Return a decided change of knobs for ranks that come later."""
+    """Return a decided change of knobs for ranks that come later, with the values before it."""
     payload, is_done = knob_payload(entry.command.payload), entry.status is Status.APPLIED
+    if entry.acks:
+        payload["before"] = _before(entry)
     return plane.Planned(entry.offer_id, entry.step or 0, payload, is_done)
+
+
+def _before(entry: CommandEntry) -> dict[str, plane.Value]:
+    """Return the values that a rank used before a change, by the names of the knobs."""
+    before, names = entry.acks[min(entry.acks)].before, list(entry.command.payload)
+    if isinstance(before, dict) and set(names) <= set(before):
+        return {name: before[name] for name in names}
+    return {names[0]: before} if len(names) == 1 else {}
 
 
 def outcome_of(outcome: Outcome) -> tuple[int | None, str]:

@@ -12,10 +12,9 @@ from torchloom.rules.control.command import Command, CommandEntry, CommandKind, 
 from torchloom.rules.control.undo import NoUndo, undo
 from torchloom.weaver.commands.driver import ID, CommandDriver, wrapped
 from torchloom.weaver.commands.rows import CommandRows
-from torchloom.weaver.events import MetricsReceived
+from torchloom.weaver.events import Journal, MetricsReceived
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import PlaneStore
 from torchloom.weaver.store.rows import GuardRow, PointRow
 from torchloom.weaver.store.series.tables import RecordsLost
@@ -90,7 +89,7 @@ class Guards:
                 elif watch.row.state == "tripped":
                     self._revert(watch)
                 elif self._is_void(watch):
-                    self._end(watch, "void", "the change came to nothing")
+                    self._end(watch, "void", "the change had no effect")
 
     def _watch(self, row: GuardRow) -> None:
         condition = rules.condition_of(row.words)

@@ -22,7 +22,7 @@ from torchloom.rules.control.command import (
     Status,
     schedule,
 )
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import StateStore, rows
 from torchloom.weaver.store.rows import JobRow, PointRow, RankProcessRow
 
@@ -308,7 +308,7 @@ def checked(job: JobRow, ranks: list[RankProcessRow], values: dict[str, Any]) ->
         if _is_unread(name, ranks):
             raise NotAKnob(name)
         if name not in known:
-            remedy = f"there are {', '.join(known)}"
+            remedy = f"known: {', '.join(known)}"
             raise NotFound("knob", name, known, remedy)
     return {name: _value(known[name], value) for name, value in values.items()}
 

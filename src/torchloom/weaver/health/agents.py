@@ -35,6 +35,9 @@ from torchloom.weaver.events import (
     MemberReported,
     NodeReported,
     RankRegistered,
+    Sender,
+    head_of,
+    own_head,
 )
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.hangs import Hangs
@@ -47,7 +50,6 @@ from torchloom.weaver.health.heartbeats import (
 )
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.reports import RankReports
-from torchloom.weaver.sender import Sender, head_of, own_head
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
 
@@ -137,7 +139,7 @@ class Agents:
             if seen is None or presence is None or seen[0] != presence.agent:
                 self._on_other(subject, data)
                 continue
-            presence.beat = data
+            presence.heartbeat = data
             self._liveness.seen(presence.agent)
             if seen[1] or presence.stood:
                 standing.append(data)
@@ -227,7 +229,7 @@ class Agents:
         presence = self._up.get(subjects.heartbeat(message.agent))
         if presence is None or presence.hello != digest or message.epoch > self._state.epoch:
             return False
-        found = [self._roster.of_life(each.head.incarnation) for each in message.ranks]
+        found = [self._roster.of_incarnation(each.head.incarnation) for each in message.ranks]
         rows = [row for row in found if row and (row.agent, row.state) == (message.agent, "up")]
         if len(rows) < len(found):
             return False
@@ -273,10 +275,10 @@ class Agents:
         an agent that has not registered, or a malformed one."""
         if subject == ECHO:
             self._liveness.echo()
-        elif (beat := self._heartbeat_reader.read(data)) is not None and self._is_own(
-            subject, beat.agent
+        elif (heartbeat := self._heartbeat_reader.read(data)) is not None and self._is_own(
+            subject, heartbeat.agent
         ):
-            self._nudge(beat.agent)
+            self._nudge(heartbeat.agent)
 
     def _nudge(self, agent: str) -> None:
         """Have an agent register: it does when a greeting has an epoch that is new to it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloom.messages import plane
 from torchloom.rules.devices import DeviceHealth, DeviceState, DRMap, MappedRank, RankId
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import DeviceRow, Fact, MapEntry, RankProcessRow
 

@@ -16,14 +16,12 @@ from torchloom.messages.plane import Heartbeat, Progress, Register, Stacks, Take
 from torchloom.rules import hang, verdict
 from torchloom.rules.hang import StackFinding
 from torchloom.rules.verdict import HangVerdict, RankSamples, StackFrame, StackSample, stands
-from torchloom.weaver.events import BackgroundTasks, RankProcessEnded
+from torchloom.weaver.events import BackgroundTasks, Journal, RankProcessEnded, Sender, own_head
 from torchloom.weaver.health.heartbeats import Heartbeats
 from torchloom.weaver.health.responses import Responses
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.membership.attempt import LiveAttempts
-from torchloom.weaver.sender import Sender, own_head
 from torchloom.weaver.store.rows import RankProcessRow
 
 PATIENCE = 8.0  # seconds; agents take two samples, of some of their ranks at a time
@@ -55,8 +53,8 @@ class StackRequests:
         self._seen[name] = seen
         self._missing[name] = {rank.incarnation for rank in ranks}
         self._done[name] = done = asyncio.Event()
-        for agent, lives in agents.items():
-            self._sender.soon(agent, TakeStacks(own_head(), self._epoch, name, tuple(lives)))
+        for agent, incarnations in agents.items():
+            self._sender.soon(agent, TakeStacks(own_head(), self._epoch, name, tuple(incarnations)))
         try:
             async with asyncio.timeout(patience if ranks else 0):
                 await done.wait()
@@ -72,7 +70,7 @@ class StackRequests:
         message = self._reader.read(data)
         if message is None:
             return
-        rank = self._roster.of_life(message.head.incarnation)
+        rank = self._roster.of_incarnation(message.head.incarnation)
         if rank is None or rank.agent != subjects.agent_of(subject):
             self._dropped["foreign_agent"] += 1
         elif message.head.incarnation in self._missing.get(message.request, ()):
@@ -98,8 +96,8 @@ class StackEvidence:
 
     def silent(self) -> list[int]:
         """Return the ranks whose threadlet did not answer."""
-        lives = {rank.rank: self.stacks.get(rank.incarnation) for rank in self.ranks}
-        return [rank for rank, seen in lives.items() if seen is not None and seen.is_silent]
+        incarnations = {rank.rank: self.stacks.get(rank.incarnation) for rank in self.ranks}
+        return [rank for rank, seen in incarnations.items() if seen is not None and seen.is_silent]
 
 
 def weigh(
@@ -226,22 +224,22 @@ class Hangs:
         self._attempts = attempts
         self._tasks = tasks
         self._states: dict[Key, hang.State] = {}
-        self._lives: dict[Key, dict[int, str]] = {}
+        self._incarnations: dict[Key, dict[int, str]] = {}
         self._requests: dict[Key, asyncio.Task[None]] = {}
         self._last_verdict: dict[Key, tuple[Any, ...]] = {}
         self._options: dict[str, Mapping[str, Any]] = {}  # by job
         self.suspects: dict[str, str] = {}  # why, by incarnation
 
-    def on_heartbeat(self, beat: Heartbeat) -> None:
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Check the ranks that make no progress, or made none at the last heartbeat."""
         roles: dict[Key, dict[int, Progress]] = {}
-        for each in beat.progress:
+        for each in heartbeat.progress:
             if each.head.incarnation in self.suspects or _may_stand(each):
-                row = self._roster.of_life(each.head.incarnation)
-                if row is not None and (row.agent, row.state) == (beat.agent, "up"):
+                row = self._roster.of_incarnation(each.head.incarnation)
+                if row is not None and (row.agent, row.state) == (heartbeat.agent, "up"):
                     roles.setdefault((row.job, row.role), {})[row.rank] = each
         for key, found in roles.items():
-            self._report(key, beat.sent, found)
+            self._report(key, heartbeat.sent, found)
 
     def registered(self, message: Register) -> None:
         """Note the job's options for hangs; every registration has them, so they are not stored."""
@@ -253,11 +251,11 @@ class Hangs:
         rank = ended.rank
         key = (rank.job, rank.role)
         self.suspects.pop(rank.incarnation, None)
-        if self._lives.get(key, {}).get(rank.rank) != rank.incarnation:
+        if self._incarnations.get(key, {}).get(rank.rank) != rank.incarnation:
             return
-        del self._lives[key][rank.rank]
+        del self._incarnations[key][rank.rank]
         self._states[key], _ = hang.step(self._states[key], hang.RankEnded(rank.rank))
-        if not self._lives[key]:
+        if not self._incarnations[key]:
             self._drop(key)
 
     async def sample(self, key: Key) -> StackEvidence:
@@ -280,7 +278,7 @@ class Hangs:
         if options.get("action") == _OFF or self._attempts.is_recovering(key[0]):
             return  # ranks that wait for a replacement do not hang
         self._enter(key, found)
-        rows = (self._roster.of_life(each.head.incarnation) for each in found.values())
+        rows = (self._roster.of_incarnation(each.head.incarnation) for each in found.values())
         limits = limits_of(options, (row for row in rows if row))
         state = replace(self._states[key], limits=limits)
         state = self._unmute(state, found)
@@ -290,18 +288,21 @@ class Hangs:
 
     def _enter(self, key: Key, found: Mapping[int, Progress]) -> None:
         """Add the processes of a role to the state of the rules, where one is missing."""
-        known = self._lives.get(key, {})
+        known = self._incarnations.get(key, {})
         if all(known.get(rank) == each.head.incarnation for rank, each in found.items()):
             return
         for other in [other for other in self._states if self._is_over(other[0])]:
             self._drop(other)
         for job in [job for job in self._options if self._is_over(job)]:
             del self._options[job]
-        state, lives = self._states.get(key, hang.State()), self._lives.setdefault(key, {})
+        state, incarnations = (
+            self._states.get(key, hang.State()),
+            self._incarnations.setdefault(key, {}),
+        )
         for row in self._ranks(key):
-            if lives.get(row.rank) != row.incarnation:
-                self.suspects.pop(lives.get(row.rank, ""), None)
-                lives[row.rank] = row.incarnation
+            if incarnations.get(row.rank) != row.incarnation:
+                self.suspects.pop(incarnations.get(row.rank, ""), None)
+                incarnations[row.rank] = row.incarnation
                 state, _ = hang.step(state, hang.RankStarted(row.rank))
         self._states[key] = state
 
@@ -319,16 +320,16 @@ class Hangs:
                 case hang.RequestStacks():
                     self._sample_soon(key)
                 case hang.Suspect():
-                    self.suspects[self._lives[key][effect.rank]] = effect.why
+                    self.suspects[self._incarnations[key][effect.rank]] = effect.why
                     self._note("rank_suspect", key, effect.rank, effect.why)
                 case hang.Cleared():
-                    self.suspects.pop(self._lives[key][effect.rank], None)
+                    self.suspects.pop(self._incarnations[key][effect.rank], None)
                     self._last_verdict.pop(key, None)
                     self._note("rank_cleared", key, effect.rank, "")
                 case hang.NotifyHang():
                     self._note("hang", key, effect.rank, effect.reason)
                 case hang.EndHungRank():
-                    row = self._roster.of_life(self._lives[key][effect.rank])
+                    row = self._roster.of_incarnation(self._incarnations[key][effect.rank])
                     if row is not None:
                         self._responses.given_up(row, effect.reason)
 
@@ -379,8 +380,8 @@ class Hangs:
         return known is None or is_over(known)
 
     def _drop(self, key: Key) -> None:
-        for life in self._lives.pop(key, {}).values():
-            self.suspects.pop(life, None)
+        for incarnation in self._incarnations.pop(key, {}).values():
+            self.suspects.pop(incarnation, None)
         self._states.pop(key, None)
         self._last_verdict.pop(key, None)
         with contextlib.suppress(KeyError):

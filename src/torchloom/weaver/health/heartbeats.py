@@ -72,22 +72,22 @@ class Presence:
 
     agent: str
     hello: int = 0  # hash of its registration, without the epoch
-    beat: bytes = b""
+    heartbeat: bytes = b""
     stood: bool = False  # one of its ranks made no progress
 
     @property
     def progress(self) -> tuple[Progress, ...]:
         """The progress of its ranks; empty where the heartbeat cannot be decoded."""
         try:
-            return decode(self.beat, Heartbeat).progress
+            return decode(self.heartbeat, Heartbeat).progress
         except Garbled:
             return ()
 
     @property
-    def beat_at(self) -> float | None:
+    def heartbeat_at(self) -> float | None:
         """When its last heartbeat was sent; none where there is none, or it cannot be decoded."""
         try:
-            return decode(self.beat, Heartbeat).sent
+            return decode(self.heartbeat, Heartbeat).sent
         except Garbled:
             return None
 

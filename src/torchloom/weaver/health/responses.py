@@ -15,13 +15,11 @@ from torchloom.rules import divergence as rules
 from torchloom.rules import response
 from torchloom.rules.devices import DeviceState, RankId
 from torchloom.rules.divergence import FACT, Known, NonFiniteLoss
-from torchloom.weaver.events import MetricsReceived, RankEventReported
+from torchloom.weaver.events import Journal, MetricsReceived, RankEventReported, Sender, head_of
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry, failure_policy
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.membership.live_recovery import LiveRecovery
-from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
@@ -136,10 +134,10 @@ class Responses:
     def tick(self) -> None:
         """Send kills again: a message may be lost, and an agent may have been disconnected."""
         now = self._clock()
-        for life, ending in list(self._ending.items()):
-            present = self._roster.of_life(life)
+        for incarnation, ending in list(self._ending.items()):
+            present = self._roster.of_incarnation(incarnation)
             if present is None or present.state != "up" or ending.tries >= TRIES:
-                del self._ending[life]
+                del self._ending[incarnation]
             elif now - ending.sent_at >= AGAIN:
                 ending.sent_at, ending.tries = now, ending.tries + 1
                 self._send(ending)

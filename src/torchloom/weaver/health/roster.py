@@ -8,9 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from torchloom.messages.plane import Head, Hello, Register
-from torchloom.weaver.events import AgentDown, Dispatcher
+from torchloom.weaver.events import AgentDown, Dispatcher, Journal
 from torchloom.weaver.jobs.registry import JobRegistry
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import AgentRow, RankProcessRow
 
@@ -40,7 +39,7 @@ class Roster:
         active = [job.id for job in jobs.active()]
         self._agents = {agent.id: agent for agent in state.find(AgentRow)}
         self._ranks: dict[Key, RankProcessRow] = {}
-        self._lives: dict[str, Key] = {}
+        self._by_incarnation: dict[str, Key] = {}
         self._of_job: dict[str, dict[Key, RankProcessRow]] = {}
         self._of_agent: dict[str, set[Key]] = {}
         self._up: Counter[tuple[str, str, int]] = Counter()  # by job, role and generation
@@ -81,7 +80,7 @@ class Roster:
 
     def speaker(self, head: Head, agent: str) -> RankProcessRow | None:
         """Return the rank that sends this through its own agent; none for any other sender."""
-        row = self._ranks.get(self._lives.get(head.incarnation, ("", "", -1)))
+        row = self._ranks.get(self._by_incarnation.get(head.incarnation, ("", "", -1)))
         if row is None or (row.job, row.rank) != (head.job, head.rank):
             self._dropped["unknown_rank"] += 1
         elif row.agent != agent:
@@ -92,9 +91,9 @@ class Roster:
             return row
         return None
 
-    def of_life(self, incarnation: str) -> RankProcessRow | None:
+    def of_incarnation(self, incarnation: str) -> RankProcessRow | None:
         """Return the rank whose current process this is."""
-        return self._ranks.get(self._lives.get(incarnation, ("", "", -1)))
+        return self._ranks.get(self._by_incarnation.get(incarnation, ("", "", -1)))
 
     def greet(self, hello: Hello) -> AgentRow:
         """Register an agent, or another incarnation of it."""
@@ -191,7 +190,7 @@ class Roster:
         key = _key(row)
         before = self._ranks.get(key)
         if before and before.incarnation != row.incarnation:
-            self._lives.pop(before.incarnation, None)
+            self._by_incarnation.pop(before.incarnation, None)
         for each, sign in ((before, -1), (row, 1)):
             if each is not None and each.state == "up":
                 membership = (each.job, each.role, each.generation)
@@ -202,7 +201,7 @@ class Roster:
         self._of_agent.setdefault(row.agent, set()).add(key)
         self._ranks[key] = row
         self._of_job.setdefault(row.job, {})[key] = row
-        self._lives[row.incarnation] = key
+        self._by_incarnation[row.incarnation] = key
 
 
 def _key(row: RankProcessRow) -> Key:

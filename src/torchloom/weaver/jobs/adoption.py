@@ -22,13 +22,13 @@ from torchloom.errors import UserError
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
-from torchloom.launch.records.record_writer import POKES
+from torchloom.launch.records.record_writer import CHANGES_SOCKET
 from torchloom.messages.plane import NO_RANK, VERSION, Event, Head
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.states import JobState
 from torchloom.unix import open_file, reachable
 from torchloom.weaver import account_runs
-from torchloom.weaver.events import RunStarted, UnknownJobRequested
+from torchloom.weaver.events import Journal, RunStarted, UnknownJobRequested
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import (
     DEADLINE,
@@ -43,7 +43,6 @@ from torchloom.weaver.jobs.registry import (
     is_released,
 )
 from torchloom.weaver.jobs.reports import RankReports
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 _LONGEST = 1024  # bytes of a run's id, and more
@@ -67,7 +66,7 @@ class RunNotices:
     """A datagram socket for this user; what comes there is an id, or nothing that we know."""
 
     def __init__(self, folder: Path, on_news: Callable[[str], None]) -> None:
-        self._path = folder / POKES
+        self._path = folder / CHANGES_SOCKET
         self._on_news = on_news
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -183,7 +182,7 @@ class Adoption:
             return  # it ended before any weaver: its folder has it
         known = self._jobs.get(app_id)
         if known is not None and record.restarts <= known.facts.get(LEFT, -1):
-            return  # a life that was left behind; the next one is yet to come
+            return  # a start that was left behind; the next one is yet to come
         if known is not None and (is_over(known) or is_released(known)):
             if not _is_later(record, known):
                 return
@@ -233,7 +232,7 @@ class Adoption:
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
         for row in self._roster.ranks(record.id):
             is_rank = (row.role, row.rank, row.state) == (facts.get("role"), number, "up")
-            if is_rank and _is_life(row, facts):
+            if is_rank and _is_present_process(row, facts):
                 ours = row.reason if code == -signal.SIGKILL else ""
                 self._reports.rank_gone(row, ours or f"{how}_rank_{number}")
 
@@ -293,21 +292,21 @@ def _rank(record: RunRecord, facts: Mapping[str, Any]) -> int:
     return NO_RANK
 
 
-def _is_life(row: RankProcessRow, facts: Mapping[str, Any]) -> bool:
-    """Tell whether an exit is that of a rank's present life.
+def _is_present_process(row: RankProcessRow, facts: Mapping[str, Any]) -> bool:
+    """Tell whether an exit is that of a rank's present process.
 
-    A life of attempt 0 that does not say so, as of an older torchloom, is known by its generation.
+    A process of attempt 0 without that fact, as of an older torchloom, is known by its generation.
     """
-    attempt, life = facts.get("attempt", row.attempt), facts.get("life", 1)
+    attempt, number = facts.get("attempt", row.attempt), facts.get("life", 1)
     is_known = row.attempt or row.life > 1 or row.generation == 0 or attempt == 0
-    return (attempt, life) == ((row.attempt if is_known else row.generation), row.life)
+    return (attempt, number) == ((row.attempt if is_known else row.generation), row.life)
 
 
 def _are_newcomers(facts: Mapping[str, Any]) -> bool:
     """Tell whether processes took the places of others while the rest went on."""
     ranks = facts.get("ranks")
-    lives = [one.get("life", 1) for one in ranks] if isinstance(ranks, list) else []
-    return bool(lives) and min(lives) > 1
+    numbers = [one.get("life", 1) for one in ranks] if isinstance(ranks, list) else []
+    return bool(numbers) and min(numbers) > 1
 
 
 def _is_later(record: RunRecord, job: JobRow) -> bool:

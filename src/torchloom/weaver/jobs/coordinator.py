@@ -9,7 +9,7 @@ from torchloom.rules import queue
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.states import JobState
-from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobStopping
+from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobStopping, Journal
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs import job_queue
@@ -25,7 +25,6 @@ from torchloom.weaver.jobs.registry import (
     is_released,
 )
 from torchloom.weaver.jobs.submissions import Outcome, SubmissionRequest, Submissions, Unschedulable
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, JobRow, QuotaRow, SubmissionRow
 

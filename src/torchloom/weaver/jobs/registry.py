@@ -12,8 +12,7 @@ from torchloom.rules import lifecycle
 from torchloom.rules.lifecycle import ChangeState, IllegalTransition, Resume
 from torchloom.rules.response import FailurePolicy, LossRecovery, OnLoss
 from torchloom.specs.states import JobState
-from torchloom.weaver.events import Dispatcher, JobChanged, JobVacated, UnknownJobRequested
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Dispatcher, JobChanged, JobVacated, Journal, UnknownJobRequested
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import JobRow, RunRow
 

@@ -30,18 +30,18 @@ from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.events import (
     Dispatcher,
+    Journal,
     MetricsReceived,
     RankEventReceived,
     RankEventReported,
     RankProcessEnded,
     RecordsStored,
+    Sender,
 )
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.heartbeats import Heartbeats
 from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_launched
-from torchloom.weaver.journal import Journal
-from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import NumberedBatch, PlaneStore, RecordWriter
 from torchloom.weaver.store.rows import RankProcessRow
 from torchloom.weaver.store.series.tables import RecordsLost
@@ -171,7 +171,7 @@ class RankReports:
 
     def _of_rank(self, agent: str, message: Event) -> None:
         self._events.publish(RankEventReceived(agent, message))
-        rank = self._roster.of_life(message.head.incarnation)
+        rank = self._roster.of_incarnation(message.head.incarnation)
         if rank is None or rank.agent != agent or rank.job != message.head.job:
             return  # it is stored as a record all the same
         if message.kind == "exit":
@@ -244,7 +244,7 @@ class BatchIngest:
         self._reports.settle()
         dropped = max(0, min(message.dropped, _MOST))
         numbered = NumberedBatch(message.head, message.first, records, dropped, message.follows)
-        self._agents[numbered.life] = message.agent
+        self._agents[numbered.key] = message.agent
         self.writer.submit(numbered)
 
     def _record(self, head: Head, data: bytes) -> Message | None:
@@ -262,8 +262,8 @@ class BatchIngest:
 
     def _report(self, batch: Batch, records: Sequence[Message | None]) -> None:
         """Handle the records that were not handled before."""
-        life = (batch.head.job, batch.head.rank, batch.head.incarnation)
-        known = self._reported.get(life, 0)
+        key = (batch.head.job, batch.head.rank, batch.head.incarnation)
+        known = self._reported.get(key, 0)
         for number, record in enumerate(records, batch.first):
             if number <= known or isinstance(record, Register | None):
                 continue
@@ -273,14 +273,14 @@ class BatchIngest:
                 self._reports.take(batch.agent, record)
         last = batch.first + len(records) - 1
         if batch.follows <= known:
-            self._reported[life] = max(known, last)
+            self._reported[key] = max(known, last)
 
     def _stored(self, batch: NumberedBatch, upto: int) -> None:
         """Called in the writer's thread, after the commit."""
         self._loop.call_soon_threadsafe(self._answer, batch, upto)
 
     def _answer(self, batch: NumberedBatch, upto: int) -> None:
-        agent = self._agents[batch.life]
+        agent = self._agents[batch.key]
         self.stored += len(batch.records)
         self._sender.soon(agent, Stored(batch.head, self._epoch, upto))
         self._events.publish(RecordsStored(batch.head.job))

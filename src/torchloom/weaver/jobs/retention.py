@@ -17,9 +17,8 @@ from torchloom.errors import LoomError
 from torchloom.launch.records import removal
 from torchloom.rules.retention import EndedRun, Removal, RetentionLimits, due
 from torchloom.weaver.checkpoints.requests import CheckpointRows
-from torchloom.weaver.events import BackgroundTasks
+from torchloom.weaver.events import BackgroundTasks, Journal
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.runs import provenance
 from torchloom.weaver.store import PlaneStore, StateLost, rows
 from torchloom.weaver.store.series.records import RecordRemoval
@@ -207,7 +206,7 @@ class RunRetention:
             state.remove(rows.Fact, name=provenance.FACT + job.run_id)
             self._jobs.forget(job.id)
             words = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
-            facts = {**words, "checkpoints": [row.place for row in saved]}
+            facts = {**words, "checkpoints": [row.path or row.place for row in saved]}
             self._journal.note("run_removed", author=author, facts=facts)
         self._checkpoint_rows.forget(job.id)
 

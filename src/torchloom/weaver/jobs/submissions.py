@@ -14,11 +14,10 @@ from torchloom.runner.api import SESSION
 from torchloom.schedulers.local_request import make_unique
 from torchloom.specs.api import make_app_handle
 from torchloom.specs.jobspec import JobSpec
-from torchloom.weaver.events import BackgroundTasks
+from torchloom.weaver.events import BackgroundTasks, Journal
 from torchloom.weaver.jobs import job_queue
 from torchloom.weaver.jobs.job_queue import JobQueue
 from torchloom.weaver.jobs.registry import SHELL, SUBMITTED, WORLD_SIZE, JobRegistry
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, JobRow, SubmissionRow
 

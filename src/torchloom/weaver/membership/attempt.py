@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torchloom.messages.membership import Life, Lives
+from torchloom.messages.membership import ProcessReport, ProcessReports
 from torchloom.rules.membership.election import (
     GenerationPlan,
     Holding,
@@ -76,12 +76,12 @@ class LiveAttempt:
     def generation(self) -> int:
         return self.state.record.generation
 
-    def who(self, rank: int, life: int, node: str = "") -> MemberProcess:
+    def who(self, rank: int, number: int, node: str = "") -> MemberProcess:
         """Return a process by its number; its seat has the node."""
         seats = self.state.record.seats
-        if 0 <= rank < len(seats) and seats[rank].life == life:
+        if 0 <= rank < len(seats) and seats[rank].life == number:
             node = seats[rank].node
-        return MemberProcess(rank, life, node)
+        return MemberProcess(rank, number, node)
 
     def row(self) -> LiveRecoveryRow:
         """Return what is to be stored."""
@@ -169,33 +169,33 @@ def read_back(row: LiveRecoveryRow, limits: RecoveryLimits, now: float) -> LiveA
     )
 
 
-def happened(watched: LiveAttempt, report: Lives) -> list[Event]:
+def happened(watched: LiveAttempt, report: ProcessReports) -> list[Event]:
     """Return what is new in the report of a launch process, in the order of its handling."""
     record = watched.state.record
     events: list[Event] = [MemberNodeLost(node) for node in report.lost if node not in record.lost]
-    for life in ended(report.lives):
-        who = watched.who(life.rank, life.life, life.node)
+    for one in ended(report.lives):
+        who = watched.who(one.rank, one.life, one.node)
         seat = seat_of(record.seats, who)
         if seat is None or seat.is_gone:
             continue
-        if life.why:
-            events.append(ForkFailed(who, life.why))
+        if one.why:
+            events.append(ForkFailed(who, one.why))
         else:
-            events.append(Exited(who, life.code or 0, max(0, life.step)))
+            events.append(Exited(who, one.code or 0, max(0, one.step)))
     for node in sorted(record.lost - set(report.lost)):
         there = (one for one in report.lives if one.node == node and one.code is None)
-        lives = tuple(watched.who(one.rank, one.life, one.node) for one in there)
-        events.append(Registered(node, lives))
+        processes = tuple(watched.who(one.rank, one.life, one.node) for one in there)
+        events.append(Registered(node, processes))
     if report.store:
         events.append(StoreMade(report.stored))
     return events
 
 
-def ended(lives: Iterable[Life]) -> list[Life]:
+def ended(reports: Iterable[ProcessReport]) -> list[ProcessReport]:
     """Return the processes that have ended, or never were."""
-    return [life for life in lives if life.code is not None or life.why]
+    return [one for one in reports if one.code is not None or one.why]
 
 
-def newest(lives: Iterable[Life]) -> Mapping[int, Life]:
+def newest(reports: Iterable[ProcessReport]) -> Mapping[int, ProcessReport]:
     """Return the last process of each rank."""
-    return {life.rank: life for life in sorted(lives, key=lambda one: (one.rank, one.life))}
+    return {one.rank: one for one in sorted(reports, key=lambda one: (one.rank, one.life))}

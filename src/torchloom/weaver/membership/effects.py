@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from torchloom.messages.membership import (
-    EndLife,
+    EndProcess,
     LetStand,
-    Lives,
+    ProcessReports,
     Release,
     Restart,
     ToLaunch,
@@ -40,12 +40,11 @@ from torchloom.rules.membership.live_recovery import is_quiet
 from torchloom.specs.states import JobState
 from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.events import Journal, Sender
 from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.reports import RankReports
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.membership.attempt import LiveAttempt, LiveAttempts
-from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
 
@@ -88,8 +87,8 @@ class MemberMessages:
             self._launch(msgspec.structs.replace(message, head=head, epoch=self._epoch))
             return
         row = self._roster.find(one.job, one.role, order.who.rank)
-        life = (one.attempt, order.who.life)
-        if row is None or (row.attempt, row.life) != life or row.state in OVER:
+        process = (one.attempt, order.who.life)
+        if row is None or (row.attempt, row.life) != process or row.state in OVER:
             return
         generation = message.head.generation
         message = msgspec.structs.replace(message, head=_head(row, generation), epoch=self._epoch)
@@ -105,10 +104,10 @@ class MemberMessages:
         is_live = not one.is_over if is_live is None else is_live
         return self._launch(Watch(head, self._epoch, one.attempt, is_live))
 
-    def unwatch(self, lives: Lives) -> None:
+    def unwatch(self, reports: ProcessReports) -> None:
         """Send a launch process that is not known here that it handles its losses itself."""
-        head = _launch_head(lives.head.job, lives.head.generation, lives.head.role)
-        self._launch(Watch(head, self._epoch, lives.attempt, False))
+        head = _launch_head(reports.head.job, reports.head.generation, reports.head.role)
+        self._launch(Watch(head, self._epoch, reports.attempt, False))
 
     def restart(self, one: LiveAttempt) -> bool:
         """Have a launch process restart all ranks; False if it is not known."""
@@ -252,7 +251,7 @@ def decide(state: State, events: Iterable[Event], saved: Callable[[], int | None
                     is_news = True
                     changes += effect.changes
                     if effect.changes:
-                        orders = {o: None for o in orders if isinstance(o.message, EndLife)}
+                        orders = {o: None for o in orders if isinstance(o.message, EndProcess)}
                 case Seal():
                     waiting.append(Sealed(effect.generation, saved()))
                 case _:

@@ -10,7 +10,7 @@ from torchloom.messages.membership import (
     Broke,
     Finished,
     FromMember,
-    Lives,
+    ProcessReports,
     Training,
 )
 from torchloom.messages.plane import NO_RANK
@@ -25,11 +25,16 @@ from torchloom.rules.membership.seats import MemberProcess
 from torchloom.rules.response import LossRecovery
 from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
-from torchloom.weaver.events import JobStopping, JobVacated, LaunchRegistered, MemberReported
+from torchloom.weaver.events import (
+    JobStopping,
+    JobVacated,
+    Journal,
+    LaunchRegistered,
+    MemberReported,
+)
 from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry, failure_policy, is_over
 from torchloom.weaver.jobs.reports import RankReports
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.membership.attempt import LiveAttempt, LiveAttempts, ended, happened, newest
 from torchloom.weaver.membership.effects import EffectRunner, Gone, JobUpdates, MemberMessages
 from torchloom.weaver.store import StateStore
@@ -65,18 +70,18 @@ class Candidates:
         """Forget which ranks of a job train."""
         self._found.pop(job, None)
 
-    def whole(self, job: str, message: Lives | None) -> LiveAttempt | None:
+    def whole(self, job: str, message: ProcessReports | None) -> LiveAttempt | None:
         """Return an attempt to be recovered live: all its processes run, and train."""
         one = self._found.get(job)
         if one is None or message is None or message.attempt != one.attempt:
             return None
-        lives = newest(message.lives)
-        there = {rank: life.life for rank, life in lives.items() if life.code is None}
-        is_all = set(there) == set(lives) == set(range(len(lives)))
-        if not is_all or {rank: life for rank, (life, _) in one.ranks.items()} != there:
+        newest_by_rank = newest(message.lives)
+        there = {rank: each.life for rank, each in newest_by_rank.items() if each.code is None}
+        is_all = set(there) == set(newest_by_rank) == set(range(len(newest_by_rank)))
+        if not is_all or {rank: number for rank, (number, _) in one.ranks.items()} != there:
             return None
         start = max(step for _, step in one.ranks.values())
-        whos = [MemberProcess(rank, life.life, life.node) for rank, life in lives.items()]
+        whos = [MemberProcess(rank, each.life, each.node) for rank, each in newest_by_rank.items()]
         room: Mapping[str, int] = message.room
         state = trains(
             Holding.REPLICATED, whos, room, one.generation, one.attempt, start, self._limits
@@ -110,7 +115,7 @@ class LiveRecovery:
         self._runner = EffectRunner(
             state, reports, commands, checkpoint_rows, messages, self._updates, attempts
         )
-        self._lives: dict[str, Lives] = {}  # the last reports of launch processes
+        self._reports: dict[str, ProcessReports] = {}  # the last reports of launch processes
         self.tick = self._runner.tick
 
     def on_launch_registered(self, registered: LaunchRegistered) -> None:
@@ -120,10 +125,10 @@ class LiveRecovery:
     def on_member_report(self, reported: MemberReported) -> None:
         """Handle the report of a rank or of a launch process."""
         agent, message = reported.agent, reported.message
-        if isinstance(message, Lives):
-            self._handle_lives(agent, message)
+        if isinstance(message, ProcessReports):
+            self._handle_reports(agent, message)
             return
-        rank = self._roster.of_life(message.head.incarnation)
+        rank = self._roster.of_incarnation(message.head.incarnation)
         if rank is None or (rank.job, rank.rank) != (message.head.job, message.head.rank):
             self._dropped["unknown_rank"] += 1
         elif rank.agent != agent:
@@ -156,7 +161,7 @@ class LiveRecovery:
         """Forget a job that has ended, or has no ranks."""
         job = vacated.job
         self._candidates.forget(job)
-        self._lives.pop(job, None)
+        self._reports.pop(job, None)
         self._messages.forget(job)
         if self._attempts.get(job) is not None:
             self._attempts.drop(job)
@@ -171,21 +176,23 @@ class LiveRecovery:
 
     # From launch processes.
 
-    def _handle_lives(self, agent: str, message: Lives) -> None:
+    def _handle_reports(self, agent: str, message: ProcessReports) -> None:
         job = self._jobs.get(message.head.job)
         if message.head.rank != NO_RANK or job is None or is_over(job):
             self._dropped["unknown_job"] += 1
             return
-        known = self._lives.get(job.id)
+        known = self._reports.get(job.id)
         if not self._messages.is_launch(job.id, agent) or (
             known and message.attempt < known.attempt
         ):
             return
-        self._lives[job.id] = message
+        self._reports[job.id] = message
         one = self._present(job.id, message.attempt)
         if one is not None and not (one.is_over or one.is_recovering or _wants_live(job)):
             self.close(job.id)  # a rank has reported that since
             one = None
+        if one is not None and message == known and self._has_no_news(one, message):
+            return
         if one is not None:
             self._runner.answered(one)
         if one is not None and not one.is_over:
@@ -193,7 +200,12 @@ class LiveRecovery:
         elif not self._begin_if_whole(job.id) and one is None and _has_loss(message):
             self._messages.unwatch(message)
 
-    def _handle_exits(self, one: LiveAttempt, message: Lives) -> None:
+    def _has_no_news(self, one: LiveAttempt, repeated: ProcessReports) -> bool:
+        """Return whether nothing waits for what a launch process repeats once a second."""
+        has_loss = bool(repeated.lost or ended(repeated.lives))
+        return not has_loss and one.job not in self._attempts.busy
+
+    def _handle_exits(self, one: LiveAttempt, message: ProcessReports) -> None:
         """Handle the processes of an attempt that have ended."""
         if message.room and message.room != one.state.room:
             one.state = replace(one.state, room=dict(message.room))
@@ -201,15 +213,15 @@ class LiveRecovery:
             one.store, one.stored = message.store, message.stored
         self._runner.feed(one, happened(one, message), self._gone(one, message))
 
-    def _gone(self, one: LiveAttempt, message: Lives) -> list[Gone]:
+    def _gone(self, one: LiveAttempt, message: ProcessReports) -> list[Gone]:
         """Return the ranks that have ended, and why: our own reason, where we had them ended."""
         found: list[Gone] = []
-        for life in ended(message.lives):
-            row = self._roster.find(one.job, one.role, life.rank)
-            if row is None or (row.attempt, row.life) != (one.attempt, life.life):
+        for each in ended(message.lives):
+            row = self._roster.find(one.job, one.role, each.rank)
+            if row is None or (row.attempt, row.life) != (one.attempt, each.life):
                 continue
             if row.state not in OVER:
-                code = life.code if life.code is not None else 1
+                code = each.code if each.code is not None else 1
                 ours = row.reason if code == -signal.SIGKILL and row.state == "up" else ""
                 found.append((row, ours or exit_reason(row.rank, code)))
         return found
@@ -245,7 +257,7 @@ class LiveRecovery:
 
     def _begin_if_whole(self, job: str) -> bool:
         """Watch an attempt from now on if all of its ranks train and it is to be recovered live."""
-        one = self._candidates.whole(job, self._lives.get(job))
+        one = self._candidates.whole(job, self._reports.get(job))
         if one is None or not _wants_live(self._jobs.get(job)):
             return False
         self._candidates.forget(job)
@@ -253,8 +265,8 @@ class LiveRecovery:
         return True
 
 
-def _has_loss(message: Lives) -> bool:
-    return any(life.code is not None for life in newest(message.lives).values())
+def _has_loss(message: ProcessReports) -> bool:
+    return any(each.code is not None for each in newest(message.lives).values())
 
 
 def _wants_live(job: JobRow | None, is_explicit: bool = False) -> bool:

@@ -67,7 +67,7 @@ class BadOrder(UserError):
 
     def __init__(self, word: str) -> None:
         ways = f"{', '.join(_PLAIN)}; config:KEY; {', '.join(f'{one}:METRIC' for one in _METRICS)}"
-        super().__init__(f"runs cannot be sorted by {shorten(word)!r}; there are: {ways}")
+        super().__init__(f"runs cannot be sorted by {shorten(word)!r}; known: {ways}")
         self.field = "sort"
         self.remedy = "name one of them, with - before it for the other way"
 
@@ -155,7 +155,8 @@ class BadCondition(UserError):
 
     def __init__(self, words: str) -> None:
         super().__init__(
-            f"{shorten(words)!r} is no condition on a metric; write loss<0.3 or best:accuracy>=0.9"
+            f"{shorten(words)!r} is not a condition on a metric;"
+            " write loss<0.3 or best:accuracy>=0.9"
         )
 
 
@@ -244,7 +245,7 @@ def _sorted(store: Reads, asked: RunSearch, most: int, cursor: str) -> dict[str,
     try:
         behind = order.place(cursor)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise BadRunCursor(f"{shorten(cursor)!r} is no place to read on from") from None
+        raise BadRunCursor(f"{shorten(cursor)!r} is not a cursor of this list") from None
     found = [brief for _, brief in _wanted(store, asked, None)]
     if order.needs_config:
         found = _given(store, found)
@@ -396,7 +397,7 @@ def _place(cursor: str) -> Place | None:
     try:
         return float(made), job
     except ValueError:
-        raise BadRunCursor(f"{shorten(cursor)!r} is no place to read on from") from None
+        raise BadRunCursor(f"{shorten(cursor)!r} is not a cursor of this list") from None
 
 
 def _is_wanted(

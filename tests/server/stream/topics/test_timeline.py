@@ -7,7 +7,7 @@ import pytest
 
 from torchloom.server.stream.payloads import of_event, of_rank_event
 from torchloom.server.stream.topics.timeline import concerns, entry_of, is_of_nodes, newest_of_job
-from torchloom.weaver.journal import Journal
+from torchloom.weaver.events import Journal
 from torchloom.weaver.store import open_store
 from torchloom.weaver.store.rows import EventRow, RankEventRow
 

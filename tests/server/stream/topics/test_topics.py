@@ -101,6 +101,32 @@ def test_steps_that_are_repeated_and_points_that_are_many_come_as_a_new_whole(
     assert len(page.state["c"]["series"]) == 1
 
 
+def test_a_page_that_asks_for_it_has_what_a_later_generation_replaced(
+    plane: Plane, server: Server, admin: httpx.Client
+) -> None:
+    page = Page()
+    with Teller(plane, "topic-again", 1, generation=1) as teller:
+        tell(teller, 1, 10)
+        until(teller.is_stored, PATIENCE)
+    with page.open(server):
+        page.sub("c", "series", "topic-again", names=["loss"], replaced=True)
+        page.sub("d", "series", "topic-again", names=["loss"])
+        page.until(lambda page: page.state["c"] and page.state["d"])
+        before = (page.curve("c")["has_replaced"], page.curve("c")["replaced"])
+        with Teller(plane, "topic-again", 1, generation=2) as teller:
+            tell(teller, 8, 11)
+            page.until(lambda page: page.curve("c")["steps"][-1] == 11)
+            page.until(lambda page: page.curve("d")["steps"][-1] == 11)
+
+    (older,) = page.curve("c")["replaced"]
+    assert before == (False, [])
+    assert (older["generation"], older["steps"]) == (1, [8, 9, 10])
+    assert older["last"] == [1 / 8, 1 / 9, 1 / 10]
+    assert shown(page, "c") == charted(admin, "topic-again", name="loss", replaced=True)
+    assert shown(page, "d") == charted(admin, "topic-again", name="loss")
+    assert (page.curve("d")["has_replaced"], page.curve("d")["replaced"]) == (True, [])
+
+
 def _is_whole(said: dict[str, Any]) -> bool:
     return said.get("id") == "c" and said["kind"] == "snapshot"
 

@@ -149,7 +149,7 @@ def test_a_pattern_that_is_none_is_said_in_words_and_the_others_go_on(
         "b": "bad_pattern",
         "s": "bad_pattern",
     }
-    assert "this is no regular expression: missing )" in refused(page)["b"]["detail"]
+    assert "this is not a regular expression: missing )" in refused(page)["b"]["detail"]
 
 
 def refused(page: Page) -> dict[str, dict[str, Any]]:

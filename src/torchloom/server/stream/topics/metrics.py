@@ -156,9 +156,8 @@ def drawn_series(records: RecordStore, sub: Sub, job: str) -> tuple[int, list[di
     with records.snapshot() as reader:
         moment = Moment(reader)
         number = curves.news(moment).next
-        found = curves.curves(
-            moment, job, sub.names or None, sub.ranks or None, sub.first, sub.last, sub.buckets
-        )
+        wanted = (sub.names or None, sub.ranks or None, sub.first, sub.last, sub.buckets)
+        found = curves.curves(moment, job, *wanted, replaced=sub.replaced)
         return number, [columns(curve) for curve in found]
 
 

@@ -64,6 +64,7 @@ class Sub(msgspec.Struct, frozen=True, tag_field="op", tag="sub", forbid_unknown
     buckets: Annotated[int, msgspec.Meta(ge=1, le=5000)] = 600
     first: _Step | None = None
     last: _Step | None = None
+    replaced: bool = False  # of curves: also what later generations have replaced
     span: Annotated[int, msgspec.Meta(ge=60, le=7 * 86_400)] = 600
     limit: Annotated[int, msgspec.Meta(ge=1, le=5000)] = 500
     level: Literal["", "debug", "info", "warning", "error", "critical"] = ""
