@@ -85,10 +85,12 @@ def fencing(storage: Storage, tell: Tell) -> None:
 
 
 def removing(storage: Storage, tell: Tell) -> None:
-    """Remove what retention gives up, and a draft. 300 stays."""
+    """Remove what retention gives up, and a draft that is looked at before. 300 stays."""
+    draft = Draft(400, 0, 1)
     _again(tell, lambda: storage.remove(100))
     tell("removed 100")
-    _again(tell, lambda: storage.discard(Draft(400, 0, 1)))
+    _again(tell, lambda: storage.written(draft))
+    _again(tell, lambda: storage.discard(draft))
 
 
 def setting_aside(storage: Storage, tell: Tell) -> None:

@@ -24,6 +24,7 @@ STANDINS: tuple[tuple[str, str], ...] = (
     (rf"\b{_SIZE}", _SIZE),
     (r"\b\d+(?:\.\d+)?%", r"\d+(?:\.\d+)?%"),
     (r"(127\.0\.0\.1|localhost):\d+", r"@1@:\d+"),
+    (r"\b(slurm://\w+)/\d+", r"@1@/\d+"),
     (rf"\b{_DURATION}", _DURATION),
 )
 

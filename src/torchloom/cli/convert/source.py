@@ -250,10 +250,6 @@ class SourceEdits:
             self._levels[line] = self._levels.get(line, 0) + levels
             self._units[line] = unit
 
-    def is_deleted(self, line: int) -> bool:
-        """Tell whether a line is deleted."""
-        return line in self._deleted
-
     def applied(self) -> str:
         """Return the text after all edits."""
         edits = [edit for edit in self._edits if not self._is_lost(edit)]

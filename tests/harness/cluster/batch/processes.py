@@ -32,7 +32,10 @@ def carrying(mark: str) -> set[int]:
 
 
 def send_all(pids: set[int], name: str) -> None:
-    """Send a signal to each of them that still is."""
-    for pid in pids:
+    """Send a signal to each of them that still is, to a shell before the child that it waits for.
+
+    The other way round the shell may end by the child's exit code before its own signal is there.
+    """
+    for pid in sorted(pids):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.Signals[name])
