@@ -105,6 +105,7 @@ class LiveTrainer(LiveTraining):
         self._trainer = trainer
         self._joined = joined
         self._randomness = randomness
+        self._is_dealing = False
         self._batches: list[Any] = []
         self._device: Any = None
         self._items: Any = None
@@ -116,7 +117,8 @@ class LiveTrainer(LiveTraining):
         self._steps: list[tuple[Any, Any]] = []  # optimizers that step no more, and how they did
         self._flos: dict[int, float] = {}  # of a batch, by its size
         self._epoch_rng: Mapping[str, Any] = {}
-        self._is_first = False  # in its epoch
+        self._is_mid_epoch = False  # where a newcomer begins
+        self._stored_at = -1  # the step at which the count of operations was stored
         self._folder = ""
         self._start = 0  # the step that a newcomer goes to
         self._page: State = {}  # this rank's own state, as its page has it
@@ -130,6 +132,7 @@ class LiveTrainer(LiveTraining):
         """Wrap what the trainer calls during one training."""
         self._ignored = ignored
         wrapped = {
+            "get_batch_samples": self._deal,
             "_get_num_items_in_batch": self._count,
             "training_step": self._step,
             "_maybe_log_save_evaluate": self._between,
@@ -167,7 +170,7 @@ class LiveTrainer(LiveTraining):
     def epoch_begins(self) -> None:
         """An epoch begins, before its data."""
         if self.is_joining:
-            self._epoch_rng, self._is_first = generator_states(), True
+            self._epoch_rng = generator_states()
 
     def predicted(self) -> None:
         """A batch of an evaluation is done."""
@@ -217,13 +220,21 @@ class LiveTrainer(LiveTraining):
 
     # What the trainer calls.
 
+    def _deal(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batches of a step, and begin its unit."""
+        self._is_dealing = True
+        try:
+            return self._own["get_batch_samples"](*args, **kwargs)
+        finally:
+            self._is_dealing = False
+
     def _count(self, batch_samples: list[Any], device: Any) -> Any:
-        """Begin a unit: count the items of its batches over all ranks."""
+        """Begin a unit: count the items of its batches over all ranks. Evaluations count, too."""
         count = self._own["_get_num_items_in_batch"]
-        if not batch_samples or not (self.is_live or self.is_joining):
+        is_live = self.is_live or self.is_joining
+        if not (batch_samples and is_live and self._is_dealing):
             return count(batch_samples, device)
         self.enter_unit(self._own_draws())
-        self._is_first = False
         self._batches, self._device, self._done = batch_samples, device, 0
         again = functools.partial(count, batch_samples, device)
         self._items = self.attempt(again, again)
@@ -295,8 +306,13 @@ class LiveTrainer(LiveTraining):
                 snapshot.put_back()
             is_again = True
             real(tr_loss, grad_norm, *args, **kwargs)
+            self._note_stored()
 
         self.pass_between(act, lambda: {**snapshot.to_state(), "call": call})
+
+    def _note_stored(self) -> None:
+        if not self._trainer.current_flos:
+            self._stored_at = self.reached()
 
     def _finalize(self, *args: Any, **kwargs: Any) -> Any:
         self.finish(self._own_draws())
@@ -324,11 +340,13 @@ class LiveTrainer(LiveTraining):
             trainer.state.global_step = self._start
             trainer.state.epoch = self._start / num_update_steps_per_epoch
             trainer.state.save_to_json(str(Path(self._folder, _STATE_FILE)))
-        return real(max_steps, num_update_steps_per_epoch, *args, **kwargs)
+        found = real(max_steps, num_update_steps_per_epoch, *args, **kwargs)
+        self._is_mid_epoch = bool(found[1])
+        return found
 
     def _own_draws(self) -> int | None:
-        """Return how often this process has drawn since the epoch began, at its first unit."""
-        if not (self.is_joining and self._is_first and self._epoch_rng):
+        """Return how often a newcomer has drawn for its first unit, if an epoch begins there."""
+        if self._is_mid_epoch or not self._epoch_rng:
             return 0
         return count_draws(self._epoch_rng, generator_states())
 
@@ -359,7 +377,8 @@ class LiveTrainer(LiveTraining):
 
     def common_state(self) -> State:
         """Return the trainer's state, its control and its callbacks, and its numbers."""
-        return _Snapshot(self._trainer).to_state()
+        is_stored = self._stored_at == self.reached()
+        return {**_Snapshot(self._trainer).to_state(), "is_stored": is_stored}
 
     def take_state(self, common: State, own: State | None) -> None:
         """Continue as the trainer of a peer, with this rank's own numbers."""
@@ -381,6 +400,7 @@ class LiveTrainer(LiveTraining):
         norm, rate = call["grad_norm"], call["learning_rate"]
         more = trainer._tr_loss, norm, trainer.model_wrapped, None, call["epoch"], self._ignored
         self._own["_maybe_log_save_evaluate"](*more, time.time(), learning_rate=rate)
+        self._note_stored()
 
     def take_step(self, common: State, load: Callable[[], None]) -> None:
         """Compute this rank's loss alone, then take what the step gave."""
@@ -426,8 +446,7 @@ class _Snapshot:
         """Return it as a peer takes it."""
         state = {**self._state, "log_history": self._state["log_history"][: self._logged]}
         shown = {"state": state, "control": self._control, "callbacks": self._callbacks}
-        is_stored = not self._flos
-        return {"shown": json.dumps(shown), "numbers": self._numbers, "is_stored": is_stored}
+        return {"shown": json.dumps(shown), "numbers": self._numbers}
 
     def put_back(self) -> None:
         """Make the trainer as it was."""

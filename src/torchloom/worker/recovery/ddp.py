@@ -50,32 +50,28 @@ class RemadeDdp:
         self.module = ddp.module
         self.is_steady = False  # whether the buckets of an undisturbed one have their last layout
         self._ddp = ddp
-        self._before: dict[str, Any] = {}
+        self._dropped: dict[str, Any] | None = None  # its attributes, until it is made again
 
     @property
     def shares_buffers(self) -> bool:
         """Whether the next pass begins with rank 0's buffers."""
-        found = {**self._before, **self._ddp.__dict__}
-        return bool(found.get("require_forward_param_sync", True))
+        return bool(self._ddp.__dict__["require_forward_param_sync"])
 
     @shares_buffers.setter
     def shares_buffers(self, shares: bool) -> None:
-        self._before["require_forward_param_sync"] = shares
         self._ddp.__dict__["require_forward_param_sync"] = shares
 
     def drop(self) -> None:
         """Drop what holds the group; the object is useless until it is made again."""
-        if not self._before:
-            self._before = dict(self._ddp.__dict__)
-        for name in _HOLDS_GROUP:
-            self._before.pop(name, None)
-            self._ddp.__dict__.pop(name, None)
+        if self._dropped is None:
+            for name in _HOLDS_GROUP:
+                self._ddp.__dict__.pop(name, None)
+            self._dropped = dict(self._ddp.__dict__)
 
     def rebuild(self, sync: bool = False) -> None:
         """Make it again for the current group; attributes that are not DDP's own are kept."""
-        if not self._before:
-            self.drop()
-        before, self._before = self._before, {}
+        self.drop()
+        before, self._dropped = self._dropped or {}, None
         positional, arguments = before[_NOTED]
         self._ddp.__dict__.clear()
         type(self._ddp).__init__(self._ddp, *positional, **{**arguments, "init_sync": sync})

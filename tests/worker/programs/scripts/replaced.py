@@ -66,11 +66,11 @@ class Tokens(torch.utils.data.Dataset):
 class Model(GPT2LMHeadModel):
     micro = 0
 
-    def forward(self, *args, **kwargs):
+    def forward(self, input_ids=None, labels=None, **kwargs):
         if self.training and torch.is_grad_enabled():
             die("forward", trainer.state.global_step, self.micro)
             Model.micro += 1
-        return super().forward(*args, **kwargs)
+        return super().forward(input_ids=input_ids, labels=labels, **kwargs)
 
 
 class Watching(TrainerCallback):
@@ -122,7 +122,6 @@ arguments = TrainingArguments(
     warmup_steps=3,
     report_to="none",
     use_cpu=True,
-    remove_unused_columns=False,
     seed=0,
     disable_tqdm=True,
     torch_compile="COMPILED" in os.environ,
