@@ -69,6 +69,8 @@ _REPLACEABLE = ("training_step", "_maybe_log_save_evaluate")  # by the program's
 _STATE_FILE = "trainer_state.json"
 _OF_ONE_RANK = ("is_local_process_zero", "is_world_process_zero")
 _NUMBERS = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
+_HANDED = ("grad_norm", "epoch", "learning_rate")  # arguments that a newcomer does not have
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PARALLEL = ("MULTI_CPU", "MULTI_GPU")
 
 
@@ -81,7 +83,8 @@ def why_unknown(kind: type, base: type) -> str:
         if found is not own and name not in _REPLACEABLE:
             return f"{kind.__name__} has its own {name}"
         known = inspect.signature(found).parameters
-        missing = next((one for one in parameters if one not in known), "")
+        takes_all = any(one.kind in _ANY for one in known.values())
+        missing = next((one for one in parameters if not takes_all and one not in known), "")
         if missing:
             return f"{name} takes no {missing} in this version"
         unused = next((one for one in uses if one not in own.__code__.co_names), "")
@@ -113,7 +116,7 @@ class LiveTrainer(LiveTraining):
         self._loss: Any = None  # of the last one, before its backward pass
         self._taken: Any = None  # the loss of a step that a peer has finished
         self._predicted = 0  # batches of an evaluation
-        self._norm: float | None = None  # of the gradients in the step that a peer has finished
+        self._call: State = {}  # a peer's, after the step that it has finished
         self._steps: list[tuple[Any, Any]] = []  # optimizers that step no more, and how they did
         self._flos: dict[int, float] = {}  # of a batch, by its size
         self._epoch_rng: Mapping[str, Any] = {}
@@ -289,14 +292,16 @@ class LiveTrainer(LiveTraining):
         real = self._own["_maybe_log_save_evaluate"]
         if self._steps:
             self._step_again()
-            grad_norm = grad_norm if self._norm is None else self._norm
+            grad_norm = self._call.get("grad_norm", grad_norm)
+            kwargs["learning_rate"] = self._call.get("learning_rate", kwargs.get("learning_rate"))
         trainer, control = self._trainer, self._trainer.control
         is_quiet = not (control.should_log or control.should_evaluate or control.should_save)
         if is_quiet or not self.is_live:
             real(tr_loss, grad_norm, *args, **kwargs)
             return
-        given = inspect.signature(real).bind(tr_loss, grad_norm, *args, **kwargs).arguments
-        call = {name: given.get(name) for name in ("grad_norm", "epoch", "learning_rate")}
+        base: Any = sys.modules["transformers.trainer"].Trainer._maybe_log_save_evaluate
+        bound = inspect.signature(base).bind(trainer, tr_loss, grad_norm, *args, **kwargs)
+        call = {name: bound.arguments.get(name) for name in _HANDED}
         snapshot, is_again = _Snapshot(trainer), False
 
         def act() -> None:
@@ -406,8 +411,7 @@ class LiveTrainer(LiveTraining):
         """Compute this rank's loss alone, then take what the step gave."""
         self._taken = self._micro_batches(self.things.models["model"].module)
         load()
-        norm = common["interlude"].get("call", {}).get("grad_norm")
-        self._norm = None if norm is None else float(norm)
+        self._call = common["interlude"].get("call", {})
         for one in (self._trainer.optimizer, self._trainer.lr_scheduler):
             self._steps.append((one, vars(one).get("step")))
             vars(one)["step"] = _nothing

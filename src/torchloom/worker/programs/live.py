@@ -133,6 +133,8 @@ class LiveTraining(ABC):
         """Report before the first unit that this rank trains, or why a loss means a restart."""
         if self._recovery is None:
             return
+        if why:
+            self._report(why)
         self._first = self.reached()
         self._pages[self._first - 1] = generator_states()
         self._recovery.begin(self._first, why)
@@ -167,7 +169,14 @@ class LiveTraining(ABC):
     def give_up(self, why: str) -> None:
         """Report that a loss is no longer recovered live."""
         if self._recovery is not None and self.is_live:
+            self._report(why)
             self._recovery.give_up(self._at, why)
+
+    def _report(self, why: str) -> None:
+        """Report why a loss means a restart, where there are other ranks."""
+        threadlet = self._program.threadlet
+        if threadlet.identity.rank == 0 and agreement.together():
+            threadlet.event("not_live", {"why": why})
 
     def attempt(self, act: Callable[[], T], again: Callable[[], T]) -> T:
         """Return the result of `act`; of `again`, with the new members, where a rank is lost."""

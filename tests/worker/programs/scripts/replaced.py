@@ -1,7 +1,8 @@
 """A script that trains a tiny random GPT-2 with `Trainer`, and knows nothing of torchloom.
 
-It appends what it sees to files of its own: its processes, a digest of the weights after each step,
-and where it ends. The first process of a rank dies where `DIE` says: rank, place, step, micro-batch.
+It appends what it sees to files of its own: its processes, a digest of the weights after each
+step, and where it ends. Ranks die where `DIE` says (rank, place, step, micro-batch), each once; at
+the place that `BREAK` names, a rank gets an error as if a peer had died.
 """
 
 import hashlib
@@ -30,13 +31,22 @@ def append(what, line):
         file.write(json.dumps(line, default=str) + "\n")
 
 
+def is_first(name):
+    """Tell whether no process of this rank has been here before."""
+    try:
+        (OUT / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def die(place, step, micro=0):
-    """Die here, once."""
-    if [int(RANK), place, step, micro] in DEATHS:
-        once = OUT / f"died-{RANK}-{place}-{step}"
-        if not once.exists():
-            once.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+    """Die here, or break as if a peer had died; once."""
+    here = [int(RANK), place, step, micro]
+    if here in DEATHS and is_first(f"died-{RANK}-{place}-{step}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if here == json.loads(os.environ.get("BREAK", "[]")) and is_first(f"broke-{RANK}"):
+        raise RuntimeError("[gloo/gloo/transport/tcp/pair.cc:1] Connection closed by peer")
 
 
 def digest():
@@ -88,8 +98,20 @@ class Watching(TrainerCallback):
     def on_evaluate(self, args, state, control, **kwargs):
         die("evaluated", state.global_step)
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        die("begin of newcomer", len((OUT / f"starts-{RANK}").read_text().split()))
+
     def on_epoch_end(self, args, state, control, **kwargs):
         die("epoch", state.global_step)
+
+
+class Training(Trainer):
+    """A trainer of the program's own, as many have one."""
+
+    def training_step(self, *args, **kwargs):
+        step, loss = self.state.global_step, super().training_step(*args, **kwargs)
+        die("reduced", step)
+        return loss
 
 
 def collate(samples):
@@ -102,9 +124,9 @@ def before(gradient):
 
 
 OUT.mkdir(exist_ok=True)
-set_seed(1 + int(RANK) if "OWN_SEED" in os.environ else 1)
+set_seed(1)
 shape = {"vocab_size": 50, "n_positions": LENGTH, "n_embd": 16, "n_layer": 2, "n_head": 2}
-drop = {name: 0.1 for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.1)
 model = Model(GPT2Config(**shape, **drop, bos_token_id=0, eos_token_id=0))
 model.transformer.wte.weight.register_hook(before)
 arguments = TrainingArguments(
@@ -125,11 +147,13 @@ arguments = TrainingArguments(
     seed=0,
     disable_tqdm=True,
     torch_compile="COMPILED" in os.environ,
+    torch_compile_backend="eager" if "COMPILED" in os.environ else None,
 )
 data = Tokens()
-some = torch.utils.data.Subset(data, range(16))
-trainer = Trainer(model, arguments, None, data, some, callbacks=[Watching()])
-trainer.data_collator = collate
+some = torch.utils.data.Subset(data, range(48))
+trainer = Training(model, arguments, collate, data, some, callbacks=[Watching()])
+if "OWN_SEED" in os.environ:
+    torch.manual_seed(int(RANK))
 append("starts", os.getpid())
 result = trainer.train()
 append("ends", [trainer.state.global_step, digest(), trainer.state.log_history])
