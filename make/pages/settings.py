@@ -210,7 +210,7 @@ def _type(annotation: str) -> str:
         "int": "integer",
         "float": "number",
         "bool": "boolean",
-        "tuple[str, ...]": "list of texts",
+        "tuple[str, ...]": "list of strings",
         "Mapping[str, str]": "map of texts",
         "Mapping[str, Any]": "map",
         "bool | int | float | str": "boolean, number or text",

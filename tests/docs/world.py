@@ -29,7 +29,7 @@ PROBES: dict[str, tuple[str, ...]] = {  # what a page may need: its probes in te
     "netns": ("netns", "ssh"),
     "postgres": (),  # running_postgres skips
     "s3": ("s3",),
-    "slurm": ("netns", "slurmd"),
+    "slurm": ("netns", "slurmd", "ssh"),
     "tmux": ("tmux",),
     "torch": ("torch",),
     "transformers": ("transformers",),
@@ -95,14 +95,16 @@ class World:
 
 
 @contextlib.contextmanager
-def world(needs: tuple[str, ...], hosts: Cluster | None = None) -> Iterator[World]:
-    """Prepare a place; afterwards nothing of it may run on. `hosts` are taken if needed."""
+def world(needs: tuple[str, ...]) -> Iterator[World]:
+    """Prepare a place; afterwards nothing of it may run on.
+
+    Hosts are raised for this page alone: a Slurm remembers the jobs of others, and lists them.
+    """
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(_folder()))
         cluster = None
         if {"slurm", "netns"} & set(needs):
-            cluster = hosts or stack.enter_context(Cluster())
-            cluster.with_ssh()
+            cluster = stack.enter_context(Cluster()).with_ssh()
             if "slurm" in needs:
                 cluster.with_slurm()
         env = _environment(base, cluster) | _services(needs, base, stack)

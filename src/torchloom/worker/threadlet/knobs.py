@@ -88,7 +88,7 @@ class UnknownKnob(UserError):
     code = "unknown_knob"
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        there = f"known: {', '.join(known)}" if known else "there are none"
+        there = f"known: {', '.join(known)}" if known else "it has none"
         hint = nearest(name, known) or there
         super().__init__(f"no knob {name!r}; {hint}")
 
