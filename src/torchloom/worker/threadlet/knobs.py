@@ -288,7 +288,7 @@ _ARTICLE: Mapping[Type, str] = {
     "float": "a finite number",
     "int": "a whole number",
     "bool": "true or false",
-    "str": "a text",
+    "str": "a string",
     "json": "any value",
 }
 
