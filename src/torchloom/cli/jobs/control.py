@@ -129,6 +129,18 @@ def show_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         echo(printable(line))
 
 
+def checkpoint_in_words(made: dict[str, Any]) -> str:
+    """Return a line about a checkpoint that was just saved."""
+    what = f"checkpoint of step {made['step']}"
+    if made["state"] != "committed":
+        return f"{what} is {made['state']}; `loom checkpoint ls` shows when it is committed"
+    took = made.get("seconds")
+    lasted = (
+        "" if took is None else f" in {took * 1000:.0f} ms" if took < 1 else f" in {took:.1f} s"
+    )
+    return f"{what} committed{lasted}: {made['path'] or made['place']}"
+
+
 def in_words(outcome: dict[str, Any]) -> list[str]:
     """Return the outcome as lines of text: change, step and ranks."""
     where = _where(outcome)

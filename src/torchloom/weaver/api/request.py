@@ -285,6 +285,7 @@ class DeviceImpactRequest(WeaverRequest):
 class CheckpointsRequest(WeaverRequest):
     job: str = ""
     limit: int = count(_MOST_CHECKPOINTS, _MOST_CHECKPOINTS)
+    wait: float = seconds(0.0, _LONGEST_WAIT)  # for those that ended ranks have written
 
 
 @dataclass(frozen=True, slots=True)
