@@ -14,27 +14,26 @@ def case(model: str, strategy: str, **more: Any) -> dict[str, Any]:
     return {"model": model, "distributed": {"strategy": strategy, **more}}
 
 
-FSDP = [case("mlp", "fsdp"), case("transformer", "fsdp")]
-TENSOR = [
-    case("mlp", "tensor_parallel"),
-    case("transformer", "tensor_parallel"),
-    case("transformer", "tensor_parallel", sequence_parallel=True),
-]
+SEQUENCE = case("transformer", "tensor_parallel", sequence_parallel=True)
 CASES = {
-    2: [*FSDP, *TENSOR, case("llama", "tensor_parallel")],
+    2: [
+        case("mlp", "fsdp"),
+        case("transformer", "fsdp"),
+        case("mlp", "tensor_parallel"),
+        case("transformer", "tensor_parallel"),
+        SEQUENCE,
+        case("llama", "tensor_parallel"),
+    ],
     4: [
-        *FSDP,
-        *TENSOR,
+        case("transformer", "fsdp"),
         case("transformer", "hsdp"),
+        SEQUENCE,
         case("mlp", "hybrid"),
-        case("transformer", "hybrid", sequence_parallel=True),
         case("transformer", "hybrid", mesh={"dp_replicate": 2, "tp": 2}),
     ],
     8: [
-        case("transformer", "fsdp"),
-        case("transformer", "tensor_parallel", sequence_parallel=True),
-        case("transformer", "hsdp", mesh={"dp_replicate": 4, "dp_shard": 2}),
-        case("transformer", "hybrid", mesh={"dp_replicate": 2, "dp_shard": 2, "tp": 2}),
+        case("mlp", "fsdp"),
+        case("mlp", "hybrid", mesh={"dp_replicate": 2, "dp_shard": 2, "tp": 2}),
     ],
 }
 

@@ -21,6 +21,7 @@ from torchloom.worker.dist.stores import alone, start
 ORDER = ("pp", "dp", "cp", "tp")
 DIMENSIONS = {"pp": "pipeline", "dp": "data", "cp": "context", "tp": "tensor"}
 M = TypeVar("M", bound=nn.Module)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass that gathers parameters
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
 
 
@@ -157,7 +158,12 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
         return []
     lists: list[Iterable[nn.Module]] = [model] if isinstance(model, nn.Sequential) else []
     lists += [each for each in model.modules() if isinstance(each, nn.ModuleList)]
-    layers = [layer for each in lists for layer in each if any(True for _ in layer.parameters())]
+    layers = [
+        layer
+        for each in lists
+        for layer in each
+        if any(True for _ in layer.parameters()) and not isinstance(layer, _CONTAINERS)
+    ]
     return layers[::-1]  # the inner ones of nested lists first
 
 

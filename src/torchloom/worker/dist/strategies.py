@@ -4,7 +4,6 @@ torch's own engines do the work (`fully_shard`, `parallelize_module`); this modu
 the plan and the parts that they get.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -275,24 +274,42 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     alike: dict[Any, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
-            grad = parameter.grad
-            alike[grad.device_mesh if isinstance(grad, DTensor) else None].append(parameter)
-    squares = [_norm(each) ** 2 for each in alike.values()]
+            alike[_spread(parameter.grad)].append(parameter)
+    squares = [_square(each) for each in alike.values()]
     total = torch.stack(squares).sum().sqrt() if squares else torch.tensor(0.0)
     for each in alike.values():
         nn.utils.clip_grads_with_norm_(each, limit, total, foreach=False)
     return total
 
 
-def _norm(parameters: list[nn.Parameter]) -> Tensor:
-    grads = [each.grad for each in parameters if each.grad is not None]
-    found = nn.utils.get_total_norm(grads, foreach=False)
-    return found.full_tensor() if isinstance(found, DTensor) else found
+def _spread(grad: Tensor) -> Any:
+    """Return what gradients whose norms are added up have in common."""
+    if not isinstance(grad, DTensor):
+        return None
+    return grad.device_mesh, tuple(_is_divided(each) for each in grad.placements)
 
 
-def held_bytes(model: nn.Module) -> int:
-    """Return the bytes of the parameters that this rank holds."""
-    parts = (
-        each.to_local() if isinstance(each, DTensor) else each.data for each in model.parameters()
-    )
-    return sum(math.prod(each.shape) * each.element_size() for each in parts)
+def _is_divided(placement: Placement) -> bool:
+    """Tell whether each rank has another part; in two dimensions there are several kinds of it."""
+    return not placement.is_replicate() and not placement.is_partial()
+
+
+def _square(parameters: list[nn.Parameter]) -> Tensor:
+    """Return the sum of the squared gradients, whose parts are on the ranks of one mesh."""
+    grads = [_reduced(each.grad) for each in parameters if each.grad is not None]
+    local = [each.to_local() if isinstance(each, DTensor) else each for each in grads]
+    found = torch.stack([part.square().sum() for part in local]).sum()
+    first = grads[0]
+    if isinstance(first, DTensor):
+        for dimension, placement in enumerate(first.placements):
+            if _is_divided(placement):
+                dist.all_reduce(found, group=first.device_mesh.get_group(dimension))
+    return found
+
+
+def _reduced(grad: Tensor) -> Tensor:
+    """Return a gradient of which no rank has only a summand."""
+    if not isinstance(grad, DTensor) or not any(each.is_partial() for each in grad.placements):
+        return grad
+    whole = [Replicate() if each.is_partial() else each for each in grad.placements]
+    return grad.redistribute(placements=whole)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 RISE = 0.3  # of the steps of a cycle
 START = 1 / 25  # of the peak
 END = START / 1e4
+_VIEW = "FSDP2-wrapped module .* returned a view"  # which this loop does not change in place
 _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -216,6 +218,7 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         if hyper.amp == "fp16" and device.type == "cpu":
             raise SpecError("hyperparameters.amp", "fp16 needs a GPU: take bf16, or off")
         joined = model
+        warnings.filterwarnings("ignore", _VIEW)
         if not isinstance(model, Wrapped) and not is_sharded(spec.distributed.strategy):
             joined = Wrapped(model.to(device), {}, sync=True)
         scaler = torch.amp.GradScaler(device.type, enabled=hyper.amp == "fp16")

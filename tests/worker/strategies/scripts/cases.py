@@ -5,6 +5,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -14,7 +15,8 @@ from torch.distributed.tensor import DTensor
 from torchloom.specs.jobspec_shape import DISTRIBUTED
 from torchloom.worker.dist import strategies
 
-exec((Path(os.environ["SCRIPTS"]) / "model.py").read_text())  # noqa: S102
+sys.path.insert(0, os.environ["SCRIPTS"])
+from trained import CLIP, RATE, STEPS, batch, loss_of, made
 
 out = Path(os.environ["OUT"])
 dist.init_process_group("gloo")
@@ -45,8 +47,7 @@ def trained(case):
         total = loss.detach().double()
         dist.all_reduce(total)
         losses.append(float(total) / world)
-    held = strategies.held_bytes(model)
-    return {"losses": losses, "gradients": gradients, "norms": norms, "held": held}
+    return {"losses": losses, "gradients": gradients, "norms": norms}
 
 
 found = [trained(case) for case in json.loads(os.environ["CASES"])]
