@@ -85,7 +85,7 @@ def _framework(value: object, path: str) -> str:
     found = text(value, path)
     if found not in FRAMEWORKS:
         there = ", ".join(FRAMEWORKS)
-        raise SpecError(path, f"{shorten(found)!r} cannot be trained with; known: {there}")
+        raise SpecError(path, f"{shorten(found)!r} is not a supported framework; known: {there}")
     return found
 
 

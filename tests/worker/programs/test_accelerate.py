@@ -122,9 +122,9 @@ def test_a_killed_job_restores_the_newest_whole_checkpoint_with_the_same_bits(
         assert [one.step for one in later] == list(range(10, STEPS))
         assert [one.moved for one in later] == [one.moved for one in undisturbed.taken(rank)[10:]]
         assert [one.digest for one in later] == [one.digest for one in undisturbed.taken(rank)[10:]]
-    (damaged,) = job.events(plane, "checkpoint_damaged")
+    (damaged,) = job.events(plane, "checkpoint_damaged", 1)
     assert (damaged["step"], damaged["name"]) == (20, str(torn))
-    (restored,) = job.events(plane, "restored")
+    (restored,) = job.events(plane, "restored", 1)
     assert (restored["step"], restored["exact"], restored["why"]) == (10, False, OWN)
     assert sorted(job.curve("loss")) == list(range(STEPS))
 
@@ -157,7 +157,7 @@ def test_a_job_is_stopped_resumed_and_resized(
     assert before == [one.digest for one in undisturbed.taken()[: len(before)]]
     later = [one for one in job.taken() if one.pid == job.pid(0)]
     assert [one.step for one in later] == list(range(at, STEPS))
-    exact, resized = job.events(plane, "restored")
+    exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["why"]) == (at, OWN)
     assert (resized["step"], resized["why"]) == (at, f"world size 2 -> 1; {OWN}")
 

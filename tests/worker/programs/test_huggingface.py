@@ -215,9 +215,9 @@ def test_a_killed_job_resumes_from_the_newest_whole_checkpoint_with_the_same_bit
         assert [one.lr for one in later] == [one.lr for one in undisturbed.taken(rank)[10:]]
         assert [one.digest for one in later] == [one.digest for one in undisturbed.taken(rank)[10:]]
     assert job.rows(plane)[20][0] == "committed"  # it was saved again
-    (damaged,) = job.events(plane, "checkpoint_damaged")
+    (damaged,) = job.events(plane, "checkpoint_damaged", 1)
     assert (damaged["step"], damaged["name"]) == (20, str(torn))
-    (restored,) = job.events(plane, "restored")
+    (restored,) = job.events(plane, "restored", 1)
     assert (restored["step"], restored["exact"]) == (10, True)
     ((_, _, history),) = job.lines("ends")
     assert job.curve("loss") == {row["step"]: row["loss"] for row in history if "loss" in row}
@@ -263,6 +263,6 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
     later = [one for one in job.taken() if one.pid == job.pid(0)]
     assert [one.step for one in later] == list(range(at, STEPS))
     assert [one.lr for one in later] == [one.lr for one in undisturbed.taken()[at:]]
-    exact, resized = job.events(plane, "restored")
+    exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["exact"]) == (at, True)
     assert (resized["step"], resized["why"]) == (at, "world size 2 -> 1")

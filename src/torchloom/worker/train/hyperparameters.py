@@ -252,5 +252,5 @@ def check_fit(spec: JobSpec, kind: str) -> None:
         return
     data = "text:FILE" if wanted == "tokens" else "synthetic or npz:FILE"
     fitting = " or ".join(name for name, other in MODELS.items() if other == kind)
-    problem = f"{spec.model} does not fit to dataset {shorten(spec.dataset)}"
+    problem = f"{spec.model} does not fit dataset {shorten(spec.dataset)}"
     raise SpecError("model", f"{problem}: take dataset {data}, or model {fitting}")
