@@ -150,12 +150,12 @@ class LiveTrainer(LiveTraining):
         try:
             for name, function in wrapped.items():
                 setattr(trainer, name, function)
-            accelerator.backward = self._backward_by(backward)
+            vars(accelerator)["backward"] = self._backward_by(backward)
             yield
         finally:
             for name in wrapped:
                 trainer.__dict__.pop(name, None)
-            accelerator.__dict__.pop("backward", None)
+            vars(accelerator).pop("backward", None)
             if self._folder:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self.leave()
