@@ -6,6 +6,7 @@ of the weights after each step, their processes, the history of the trainer.
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,11 +18,12 @@ from torch.utils.data import DataLoader
 from torchloom.worker.programs.live import advance, count_draws
 from torchloom.worker.run.rng import generator_states, restore_generators
 
+from ...harness import evidence
 from ...harness.plane_jobs import Plane
 from .trainer_jobs import TrainerJob, ending
 
 SCRIPT = "replaced.py"
-STEPS, EPOCH = 24, 4  # steps in all, and of an epoch
+STEPS, KILLS = 24, 6
 USUAL = {"MICRO": 2, "VARIED": 1, "OWN_SEED": 1, "SAVES": "steps"}
 THREE = {**USUAL, "MICRO": 1}
 _SPEED = ("_runtime", "_per_second")
@@ -82,6 +84,22 @@ def ended(one: TrainerJob, rank: int) -> Any:
     rows = [{k: v for k, v in row.items() if not k.endswith(_SPEED)} for row in history]
     rows = [{k: v for k, v in row.items() if "per_second" not in k} for row in rows]
     return step, weights, rows
+
+
+def spent(one: TrainerJob, dead: int) -> dict[str, float]:
+    """Return seconds from a kill to the survivor's next step, and those of the script's set-up."""
+    lines = [(what, at) for what, _, at in one.lines("times", dead)]
+    killed = next(at for what, at in lines if what == "killed")
+    first, ready = (
+        next(at for what, at in lines if what == kind and at > killed)
+        for kind in ("first", "ready")
+    )
+    ends = (at for what, _, at in one.lines("times", 1 - dead) if what == "end")
+    return {
+        "kill_to_first_line": first - killed,
+        "set_up": ready - first,
+        "kill_to_next_step": next(at for at in ends if at > killed) - killed,
+    }
 
 
 def kinds(one: TrainerJob, base: Plane) -> dict[str, Any]:
@@ -147,6 +165,20 @@ class TestJobs:
 
         recovered(tmp_path / "job", undisturbed(3), deaths)
 
+    @pytest.mark.soak
+    def test_a_kill_costs_what_the_script_needs_to_set_up(
+        self, undisturbed: Undisturbed, plane: Plane, tmp_path: Path
+    ) -> None:
+        """Write how long it takes; a busy machine takes longer, so nothing is asserted of that."""
+        whole, samples = undisturbed(2), []
+
+        for at in range(KILLS):
+            dead = at % 2
+            one = recovered(tmp_path / f"job-{at}", whole, [(dead, "forward", 9 + at % 3, 0)])
+            samples.append(spent(one, dead))
+
+        evidence.write("live-trainers", samples, load=os.getloadavg(), unit="s")
+
     def test_a_death_in_an_evaluation_is_no_live_recovery(
         self, plane: Plane, warm: None, tmp_path: Path
     ) -> None:
@@ -176,7 +208,7 @@ class TestJobs:
         with ending(job(tmp_path / "job", DIE='[[1, "forward", 9, 0]]', **more)) as one:
             assert one.over() == "FAILED"  # it may not restart
 
-        assert one.events(plane, "not_live") == [{"why": why}]
+        assert one.events(plane, "not_live", 1) == [{"why": why}]
         assert len(one.lines("starts", 0)) == len(one.lines("starts", 1)) == 1
 
 

@@ -20,6 +20,7 @@ from torchloom.worker.programs.program import ObservedProgram, Source, last_step
 from torchloom.worker.recovery import standin
 
 SOURCE: Source = "lightning"
+_RESTARTED = "Lightning's own loop is restarted after a loss"
 _COPIES = 3  # of the weights in a checkpoint: themselves, and what most optimizers keep
 _CLI = "_class_path"  # a hyperparameter of Lightning's own command line
 _FOLDER = "checkpoints"  # in the Trainer's root, if it has no callback for checkpoints
@@ -112,6 +113,8 @@ class ObservedFit:
         if self._from and (self._found is not None or text(RESUME_VARIABLE)):
             self._restore()
         self._checkpoints.begin()
+        if trainer.world_size > 1 and trainer.is_global_zero:
+            program.threadlet.event("not_live", {"why": _RESTARTED})
         self.step = int(trainer.global_step)
         self._is_leading = program.begin(SOURCE, self.step)
         if self._is_leading:

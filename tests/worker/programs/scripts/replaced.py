@@ -9,10 +9,13 @@ import hashlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
-import torch
-from transformers import (
+FIRST = time.time()  # before the imports, which take longest
+
+import torch  # noqa: E402
+from transformers import (  # noqa: E402
     GPT2Config,
     GPT2LMHeadModel,
     Trainer,
@@ -44,6 +47,7 @@ def die(place, step, micro=0):
     """Die here, or break as if a peer had died; once."""
     here = [int(RANK), place, step, micro]
     if here in DEATHS and is_first(f"died-{RANK}-{place}-{step}"):
+        append("times", ["killed", step, time.time()])
         os.kill(os.getpid(), signal.SIGKILL)
     if here == json.loads(os.environ.get("BREAK", "[]")) and is_first(f"broke-{RANK}"):
         raise RuntimeError("[gloo/gloo/transport/tcp/pair.cc:1] Connection closed by peer")
@@ -89,6 +93,7 @@ class Watching(TrainerCallback):
         die("begin", state.global_step)
 
     def on_step_end(self, args, state, control, **kwargs):
+        append("times", ["end", state.global_step, time.time()])
         append("steps", [os.getpid(), state.global_step, digest()])
         die("end", state.global_step)
 
@@ -99,6 +104,7 @@ class Watching(TrainerCallback):
         die("evaluated", state.global_step)
 
     def on_train_begin(self, args, state, control, **kwargs):
+        append("times", ["ready", state.global_step, time.time()])
         die("begin of newcomer", len((OUT / f"starts-{RANK}").read_text().split()))
 
     def on_epoch_end(self, args, state, control, **kwargs):
@@ -155,5 +161,6 @@ trainer = Training(model, arguments, collate, data, some, callbacks=[Watching()]
 if "OWN_SEED" in os.environ:
     torch.manual_seed(int(RANK))
 append("starts", os.getpid())
+append("times", ["first", 0, FIRST])
 result = trainer.train()
 append("ends", [trainer.state.global_step, digest(), trainer.state.log_history])
