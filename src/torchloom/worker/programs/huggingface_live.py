@@ -205,7 +205,7 @@ class LiveTrainer(LiveTraining):
                 trainer.train_dataset, data.IterableDataset
             ),
             "ignore_data_skip begins with the first data again": args.ignore_data_skip,
-            "auto_find_batch_size may begin anew": args.auto_find_batch_size,
+            "auto_find_batch_size may start over": args.auto_find_batch_size,
             "include_num_input_tokens_seen counts over the ranks in each step": str(
                 args.include_num_input_tokens_seen
             )
