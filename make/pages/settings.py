@@ -181,7 +181,8 @@ def _is_choice(each: type) -> bool:
 def _title(each: type) -> str:
     owners = {
         annotation.partition(" | ")[0].removeprefix("Mapping[str, ").rstrip("]"): name
-        for name, annotation, _, _ in python.attributes(_JOBSPEC, "JobSpec")
+        for record in ("Distributed", "JobSpec")
+        for name, annotation, _, _ in python.attributes(_JOBSPEC, record)
     }
     return owners.get(each.__name__, each.__name__)
 

@@ -12,11 +12,12 @@ from blake3 import blake3
 from torchloom.bus.progress_page import PageView
 from torchloom.checkpoint import Manifest, Shard, TrainerFiles, open_storage
 from torchloom.client import plane as door
-from torchloom.messages.plane import Event
+from torchloom.messages.plane import Event, Metrics, Register
 
 from ...harness.forked_ranks import free_port
 from ...harness.home import until
 from ...harness.plane_jobs import PATIENCE, Plane, loom
+from ..run.conftest import commit
 from ..threadlet.conftest import Ranks
 from .trainer_jobs import SCRIPTS, WORLD, TrainerJob, audit, demanded, ending, flip, refused
 
@@ -111,6 +112,44 @@ def committed(root: Path, facts: dict[str, Any]) -> str:
         **{name: facts[name] for name in names},
     )
     return open_storage(str(root), {}).commit(manifest.draft, manifest)
+
+
+@pytest.mark.shows("Script like `run_clm.py`", "curve", "step")
+def test_a_script_that_passes_its_own_checkpoint_has_its_way(ranks: Ranks) -> None:
+    root, files = ranks.folder / "checkpoints", ranks.folder / "rank-0" / "files"
+    env = {"LOOM_CHECKPOINT_ROOT": str(root), "STREAM": "1"}
+    ranks.run_and_close(str(PROGRAM), STEPS="25", MASTER_PORT=str(free_port()), **env)
+    assert commit(ranks.agent, open_storage(str(root), {}))[:2] == [10, 20]
+
+    env |= {"LOOM_RESUME": str(root / "ckpt_step_00020"), "LOOM_GENERATION": "1"}
+    own = {"OWN": str(files / "checkpoint-10"), "MASTER_PORT": str(free_port())}
+    ranks.run_and_close(str(PROGRAM), STEPS="15", **own, **env)
+
+    lines = (ranks.folder / "rank-0" / "steps-0").read_text().splitlines()
+    assert [json.loads(line)[1] for line in lines][25:] == list(range(10, 15))
+    (restored,) = events(ranks, "restored")
+    assert (restored["step"], restored["path"]) == (10, str(files / "checkpoint-10"))
+    assert restored["why"] == "the order of an IterableDataset is its own"
+    last = (ranks.folder / "rank-0" / "ends-0").read_text().splitlines()[-1]
+    logged = {row["step"]: row["loss"] for row in json.loads(last)[2] if "loss" in row}
+    recorded = {
+        int(row[0]): row[one.names.index("loss") + 2]
+        for one in ranks.agent.of(Metrics)
+        for row in one.rows
+        if "loss" in one.names
+    }
+    assert {step: recorded[step] for step in (5, 10, 15)} == logged
+
+
+def test_a_trainer_that_the_user_skips_is_not_observed(ranks: Ranks) -> None:
+    env = {"SAVES": "no", "STEPS": "6", "MASTER_PORT": str(free_port())}
+    ranks.run_and_close(str(PROGRAM), LOOM_ATTACH_SKIP="transformers", **env)
+
+    names = {name for one in ranks.agent.of(Metrics) for name in one.names}
+    knobs = {knob.name for knob in ranks.agent.of(Register)[-1].knobs}
+    assert "loss" in names  # as of any loop
+    assert "learning_rate" not in names | knobs
+    assert events(ranks, "checkpointing") == []
 
 
 def test_a_training_that_cannot_be_observed_goes_on(ranks: Ranks) -> None:
