@@ -24,8 +24,10 @@ from ..harness.s3_server import running_s3
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 90.0  # seconds; generous, for loaded machines
 PROBES: dict[str, tuple[str, ...]] = {  # what a page may need: its probes in tests/conftest.py
+    "accelerate": ("accelerate",),
     "browser": ("browser",),
     "docker": ("docker",),
+    "lightning": ("lightning",),
     "netns": ("netns", "ssh"),
     "postgres": (),  # running_postgres skips
     "s3": ("s3",),
