@@ -258,6 +258,12 @@ VARIABLES: tuple[Variable, ...] = (
         ("LOOM_STORE", "Where the ranks of an attempt meet", "", "ranks"),
         ("LOOM_STORE_OWNER", "Process that holds the store", "", "children of ranks"),
         ("LOOM_THREADLET_OWNER", "Process that reports for the rank", "", "children of ranks"),
+        (
+            "LOOM_INNER",
+            "Place of the rank whose children may be ranks of its job",
+            "",
+            "children of ranks",
+        ),
         ("LOOM_REPLICA", "Replica of the rank", "ROLE/RANK", "ranks"),
         ("LOOM_LAUNCH_TOKEN", "Secret of a launch and its agents", "", "agents"),
         ("LOOM_MEETING", "Address at which native launchers' ranks meet", "", "agents"),

@@ -56,7 +56,7 @@ def states_of_all(
     states = [word.upper() for word in words]
     for state in states:
         if state not in ACTIVE:
-            raise UserError(f"a {state} job cannot be stopped; choose of {', '.join(ACTIVE)}")
+            raise UserError(f"a {state} job cannot be stopped; choose from {', '.join(ACTIVE)}")
     return states or list(ACTIVE)
 
 

@@ -15,10 +15,12 @@ from torchloom.launch.variables import (
     CHECKPOINTS_VARIABLE,
     GENERATION_VARIABLE,
     INCARNATION_VARIABLE,
+    INNER_VARIABLE,
     JOB_VARIABLE,
     NODE_VARIABLE,
     OWN_END_VARIABLE,
     PAGE_VARIABLE,
+    PLACE_VARIABLES,
     RANK_DEFAULTS,
     RESOLVER_DEFAULTS,
     RESUME_VARIABLE,
@@ -48,6 +50,7 @@ _NOT_FOR_RANKS = (
     CHECKPOINTS_VARIABLE,
     RESUME_VARIABLE,
     INCARNATION_VARIABLE,
+    INNER_VARIABLE,
     STANDIN_VARIABLE,
 )
 
@@ -143,12 +146,16 @@ def rank_environment(
 
 
 def _with_site(env: dict[str, str], order: "ReplicaOrder") -> dict[str, str]:
-    """Have the Python programs that another one starts look for a threadlet: a shell script's."""
+    """Have the Python programs that another one starts look for a threadlet: a shell script's.
+
+    A Python program does this itself, for its own children, when it imports torch.
+    """
     is_wanted = env.get(UPLINK_VARIABLE) and env.get("LOOM_ATTACH") != "0"
     if not is_wanted or PythonCommand.parse(order.argv) is not None:
         return env
     rest = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
-    return env | {"PYTHONPATH": os.pathsep.join([str(_SITE), *rest])}
+    place = "/".join(env.get(name, "") for name in PLACE_VARIABLES)
+    return env | {"PYTHONPATH": os.pathsep.join([str(_SITE), *rest]), INNER_VARIABLE: place}
 
 
 def _defaults(order: "ReplicaOrder", variables: Mapping[str, str]) -> dict[str, str]:
