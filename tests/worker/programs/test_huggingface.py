@@ -281,6 +281,7 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         (job.out / "away").rename(files)
         job.hold(STOPPED)
         job.held(STOPPED)
+        shown = json.loads(loom("show", job.id, "--json"))
         released = door.ask("pause", None, job=job.id, release=True, wait=0.0)
         job.release()
         until(lambda: job.state() == "PAUSED", PATIENCE)
@@ -300,6 +301,8 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         until(lambda: job.state() == "RUNNING", PATIENCE)
         assert job.over() == "COMPLETED"
 
+    assert (shown["step"], shown["total_steps"]) == (STOPPED, STEPS)
+    assert shown["eta_seconds"] >= 0
     assert (released["kind"], saved) == ("stop", at)
     assert before == [one.digest for one in undisturbed.taken()[: len(before)]]
     later = [one for one in job.taken() if one.pid == job.pid(0)]
