@@ -51,7 +51,7 @@ _IDLE = 3600.0
 _PAUSE = 1.0  # seconds without a caller after which there is time for the memory
 _LOOK = 30.0  # seconds between looks at whether the socket is still ours
 _REQUEST_LIMIT = 5.0
-_TOGETHER = 0.1  # seconds in which ranks are started by one look at the files
+_TOGETHER = 0.5  # seconds in which ranks are started by one look at the files
 _AT_ONCE = 100  # files, 0.3 ms: an order that comes meanwhile waits for no more
 _FIRST_FREE, _MOST_FDS = 3, 1 << 20
 
