@@ -24,7 +24,7 @@ STAMP = ".sources"  # lies in the site, so that an sdist's is known to be curren
 SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {  # folder: heading, what comes first in it
     "tutorials": (
         "Tutorials",
-        ("first-run", "survive-a-kill", "steer-a-run", "slurm", "team-plane"),
+        ("first-run", "survive-a-kill", "steer-a-run", "hugging-face", "slurm", "team-plane"),
     ),
     "guides": (
         "Guides",
@@ -39,7 +39,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {  # folder: heading, what co
         "Reference",
         (
             *("cli", "job-spec", "config-files", "environment"),
-            *("python", "rest", "websocket", "json", "support"),
+            *("python", "rest", "websocket", "json", "programs", "support"),
         ),
     ),
     "concepts": (
@@ -75,7 +75,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def navigation(docs: Path) -> list[Any]:
     """Return the sections with their pages; titles are the pages' own."""
-    nav: list[Any] = ["index.md"] if (docs / "index.md").exists() else []
+    nav: list[Any] = [{"Home": "index.md"}] if (docs / "index.md").exists() else []
     for folder, (heading, first) in SECTIONS.items():
         pages = _pages(docs, docs / folder, first)
         tops = [docs / name for name, where in TOP.items() if where == folder]

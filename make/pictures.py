@@ -76,7 +76,7 @@ def _doors(found: Drawing) -> None:
 
 
 def _plane(found: Drawing) -> None:
-    found.box(50, 158, 160, 84, "NATS", ["carries messages,", "keeps none"], "blue")
+    found.box(50, 158, 160, 84, "NATS", ["carries messages,", "stores none"], "blue")
     found.box(300, 158, 160, 84, "weaver", ["stores and decides"], "blue")
     found.box(665, 158, 160, 84, "server", ["REST, WebSocket,", "dashboard files"], "blue")
     found.box(482, 246, 160, 70, "databases", ["state.db, records.db", "or Postgres"])
@@ -88,9 +88,9 @@ def _plane(found: Drawing) -> None:
     found.line([(642, 281), (705, 281), (705, 242)])
     found.words(714, 275, "reads", "small", anchor="start")
     found.words(850, 178, "plane: one per user and host", "small strong", anchor="start")
-    found.words(850, 200, "It may be away: ranks train on,", "small", anchor="start")
-    found.words(850, 217, "their records wait with the", "small", anchor="start")
-    found.words(850, 234, "node agents.", "small", anchor="start")
+    found.words(850, 200, "Ranks train without it, too;", "small", anchor="start")
+    found.words(850, 217, "meanwhile their records wait", "small", anchor="start")
+    found.words(850, 234, "at the node agents.", "small", anchor="start")
 
 
 def _host(found: Drawing) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pages.text import escaped, fence, first_sentence, prose, section
+from pages.text import fence, first_sentence, prose, section
 
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -37,7 +37,7 @@ MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # module, what it is 
     ),
     (
         "torchloom.specs.jobspec",
-        "What a job is: [the job file](job-spec.md) as objects.",
+        "The fields of [a job file](job-spec.md), as objects.",
         ("JobSpec",),
     ),
     ("torchloom.schedulers", "Where an app can run.", ("get_schedulers", "get_scheduler")),
@@ -46,16 +46,16 @@ MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # module, what it is 
         "The base class of engines.",
         ("Scheduler", "DescribeAppResponse"),
     ),
-    ("torchloom.components.dist", "Built-in components: several ranks.", ("ddp", "spmd")),
+    ("torchloom.components.dist", "Built-in components that start several ranks.", ("ddp", "spmd")),
     (
         "torchloom.components.utils",
-        "Built-in components: one command.",
+        "Built-in components that run one command.",
         ("echo", "sh", "touch", "python", "copy", "booth", "binary", "hydra"),
     ),
 )
 _ABOUT = """\
-Import what is listed here from the module under whose heading it is. Importing `torchloom`
-imports no torch; `init` does. What begins with an underscore, or is not here, may change."""
+Import each name from the module in whose section it is described. `import torchloom` does not
+import torch; `init` does. Names that are not listed here may change without notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _module(module: str, about: str, names: tuple[str, ...]) -> str:
     found = [(name, find(module, name)) for name in wanted]
     return section(
         f"## {module}",
-        escaped(about),
+        about,
         *(_definition(name, each) for name, each in found if each is not None),
     )
 

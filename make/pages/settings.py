@@ -58,7 +58,7 @@ or replaces them by name ([an example](../guides/add-a-backend-or-launcher-flag.
 _ENGINES = """\
 These are also the options of `-cfg` and of a job file's `options`. `.*` stands for any option of
 the scheduler's own command. `loom engines NAME` prints them, those of installed plugins too."""
-_WORDS = {str: "text", int: "integer", float: "number", bool: "boolean"}
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def environment() -> str:
@@ -181,7 +181,8 @@ def _is_choice(each: type) -> bool:
 def _title(each: type) -> str:
     owners = {
         annotation.partition(" | ")[0].removeprefix("Mapping[str, ").rstrip("]"): name
-        for name, annotation, _, _ in python.attributes(_JOBSPEC, "JobSpec")
+        for record in ("Distributed", "JobSpec")
+        for name, annotation, _, _ in python.attributes(_JOBSPEC, record)
     }
     return owners.get(each.__name__, each.__name__)
 
@@ -206,14 +207,14 @@ def _type(annotation: str) -> str:
         return ", ".join(code(str(each)) for each in found)
     plain = annotation.removesuffix(" | None")
     words = {
-        "str": "text",
+        "str": "string",
         "int": "integer",
         "float": "number",
         "bool": "boolean",
-        "tuple[str, ...]": "list of texts",
-        "Mapping[str, str]": "map of texts",
+        "tuple[str, ...]": "list of strings",
+        "Mapping[str, str]": "map of strings",
         "Mapping[str, Any]": "map",
-        "bool | int | float | str": "boolean, number or text",
+        "bool | int | float | str": "boolean, number or string",
     }
     if plain in words:
         return words[plain]
@@ -224,10 +225,10 @@ def _type(annotation: str) -> str:
 
 def _default(default: str) -> str:
     if default in ("", "None", '""', "''", "()") or default.startswith("field("):
-        return "" if default else "must be given"
+        return "" if default else "required"
     if "." in default and default.partition(".")[0].isidentifier():
         kind, _, member = default.partition(".")
         return code(str(getattr(jobspec, kind)[member]))
     if default.endswith("()"):
-        return "see there"
+        return "see below"
     return code(default.strip("'").replace("True", "true").replace("False", "false"))

@@ -3,6 +3,8 @@
 import ctypes
 import mmap
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,34 @@ def test_chunks_are_the_bytes_in_order_and_whole_pages(pieces: list[tuple[int, i
 
     assert b"".join(got) == b"".join(map(bytes, buffers))
     assert all(len(chunk) % ALIGN == 0 for chunk in got[:-1])
+
+
+LATE = """
+import atexit, concurrent.futures.thread, os, sys, threading
+from torchloom.checkpoint.stream import Disk, write
+
+def save():
+    ending.wait()
+    descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+    print(write(Disk(), descriptor, [memoryview(b"late" * 5000)], None).hash)
+
+def wait():
+    ending.set()
+    saving.join()
+
+ending = threading.Event()
+saving = threading.Thread(target=save, daemon=True)
+saving.start()
+atexit.register(wait)
+"""
+
+
+def test_what_is_written_while_python_exits_is_written_whole(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", LATE, str(tmp_path / "file")]
+    done = subprocess.run(words, capture_output=True, text=True)
+
+    assert (tmp_path / "file").read_bytes() == b"late" * 5000, done.stderr
+    assert done.stdout.strip() == f"blake3:{blake3(b'late' * 5000).hexdigest()}"
 
 
 def test_what_lies_aligned_is_not_copied() -> None:

@@ -87,7 +87,7 @@ def test_the_help_of_the_shim_is_about_torchruns_options(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--nnodes", "4:2", "x"], "--nnodes '4:2': the least comes first; write --nnodes 2:4"),
+        (["--nnodes", "4:2", "x"], "--nnodes '4:2': the minimum comes first; write --nnodes 2:4"),
         (["--hostfiel", "x"], "no option '--hostfiel'; did you mean '--hostfile'?; `loom launch"),
         (
             ["-x", "FOO", "--", "true"],

@@ -172,7 +172,7 @@ def test_a_token_is_taken_from_standard_input(
     while (after := person.loom("login"))[0] == 0 and time.monotonic() < deadline:
         pass
     assert after[0] == 2
-    assert after[2].startswith("loom: no token, or none that is known")
+    assert after[2].startswith("loom: no token, or an unknown one")
 
 
 @pytest.mark.parametrize("secret", ["loom_abcdef", "https://h:1/login#abcdef"])
@@ -192,7 +192,7 @@ def test_a_secret_in_the_command_line_is_refused_with_the_remedy(
     ("said", "why"),
     [
         ("", "nothing was given; paste a link or a token"),
-        ("loom_wrong", "no token, or none that is known"),
+        ("loom_wrong", "no token, or an unknown one"),
         ("nonsense", "no such link"),
         ("https://elsewhere:1/login#code", "is a link to another plane"),
     ],

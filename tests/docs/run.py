@@ -5,7 +5,6 @@ import sys
 import time
 from pathlib import Path
 
-from ..harness.cluster import Cluster
 from . import output
 from .page import Block, Command, blocks, commands, is_part_of, needs, patched
 from .world import PATIENCE, ROOT, World, world
@@ -33,10 +32,10 @@ def pages() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 
 
-def run_page(path: Path, hosts: Cluster | None = None, patience: float = PATIENCE) -> None:
+def run_page(path: Path, patience: float = PATIENCE) -> None:
     """Run all blocks of a page in a place of its own; what only looks may take some seconds."""
     text = path.read_text()
-    with world(needs(text), hosts) as place:
+    with world(needs(text)) as place:
         for block in blocks(text):
             try:
                 run_block(block, place, patience)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ..harness.cluster import Cluster
 from .page import blocks, needs
 from .run import pages, run_page
 from .world import PROBES, ROOT
@@ -20,14 +19,8 @@ def _page(path: Path) -> object:
 
 @pytest.mark.process
 @pytest.mark.parametrize("page", [_page(path) for path in pages()])
-def test_every_block_of_a_page_does_what_the_page_shows(
-    page: Path, request: pytest.FixtureRequest
-) -> None:
-    hosts: Cluster | None = None
-    if {"slurm", "netns"} & set(needs(page.read_text())):
-        hosts = request.getfixturevalue("cluster")
-
-    run_page(page, hosts)
+def test_every_block_of_a_page_does_what_the_page_shows(page: Path) -> None:
+    run_page(page)
 
 
 def test_few_commands_of_the_pages_are_not_run() -> None:

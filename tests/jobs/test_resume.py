@@ -1,6 +1,7 @@
 """Jobs that go on after their end: through the queue, with and without the plane that knew them."""
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -311,6 +312,40 @@ def test_a_released_job_gives_its_places_back_and_goes_on_at_the_step_it_left(
     assert [step for _, step in ledger(folder)] == list(range(150)), "a step twice, or none"
     until(lambda: state_of(job) == "COMPLETED", LONG)
     assert ("PAUSED", "QUEUED") in [move[:2] for move in moves(job)]
+
+
+@pytest.mark.needs("torch")
+def test_a_job_is_paused_only_when_the_checkpoint_it_was_released_with_is_committed(
+    train: Callable[..., str], folder: Path, plane: Plane
+) -> None:
+    job = train(steps=150)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+    root = Path(catalog.record(job).checkpoints)
+    root.mkdir(parents=True, exist_ok=True)
+
+    with open(root / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nothing can be committed
+        words = [LOOM, "pause", "--release", job]
+        pausing = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        until(lambda: any(one[1] == "committing" for one in saved(plane, job)), LONG)
+        until(lambda: not processes_of(job), LONG)
+        before = state_of(job)
+    said, _ = pausing.communicate(timeout=LONG)
+    shown, rows = door.ask("job", job=job), saved(plane, job)
+    loom("resume", job)
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+
+    (last,) = [step for step, state in rows[-1:] if state == "committed"]
+    assert (before, shown["state"], shown["reason"]) == ("RUNNING", "PAUSED", "released")
+    assert f"checkpoint of step {last} committed in " in said
+    assert [step for _, step in ledger(folder)] == list(range(150)), "a step twice, or none"
+
+
+def saved(plane: Plane, job: str) -> list[tuple[int, str]]:
+    """Return the step and the state of each checkpoint, by the database."""
+    with plane.database("state") as base:
+        query = "SELECT step, state FROM checkpoints WHERE job = ? ORDER BY step"
+        return [tuple(row) for row in base.execute(query, (job,)).fetchall()]
 
 
 @pytest.mark.needs("torch")

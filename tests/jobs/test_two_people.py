@@ -243,4 +243,4 @@ def test_a_plane_is_known_by_its_fingerprint_and_a_link_is_good_once_and_a_token
     assert closed["code"] == 4401
     assert closed["at"] - revoked < allowed(5)
     assert after.returncode == 2
-    assert "no token, or none that is known" in after.stderr
+    assert "no token, or an unknown one" in after.stderr

@@ -106,5 +106,5 @@ def test_the_number_of_a_job_is_the_one_that_bsub_said(known: Known) -> None:
     said = "This job will be charged to project P\nJob <123> is submitted to queue <normal>.\n"
 
     assert known()._job_of(said) == "123"
-    with pytest.raises(LoomError, match="bsub did not tell the job's number but 'hello'"):
+    with pytest.raises(LoomError, match="bsub printed no job number, but 'hello'"):
         known()._job_of("hello")

@@ -1,5 +1,7 @@
 """Hostile specs by class: each is refused by its field, with a remedy; the server lives on."""
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -39,6 +41,28 @@ def test_a_look_at_a_hostile_spec_says_what_submitting_it_would(admin: httpx.Cli
         found = answer.json()
         problem = found["refused"] if answer.status_code == 200 else found  # too large to be read
         assert (problem, found.get("ok", False)) == (told, False), name
+
+
+@pytest.mark.parametrize(
+    ("distributed", "field"),
+    [
+        ({"strategy": "fsdp", "mesh": {"dp_shard": 3}}, "distributed.mesh"),
+        ({"strategy": "tensor_parallel", "mesh": {"dp_shard": 4}}, "distributed.mesh.dp_shard"),
+        ({"strategy": "tensor_parallel"}, "hyperparameters.hidden"),
+        ({"strategy": "parameter_server"}, "distributed.strategy"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused_before_anything_starts(
+    admin: httpx.Client, distributed: dict[str, Any], field: str
+) -> None:
+    spec = {"name": "a", "model": "mlp", "dataset": "synthetic", "resources": {"workers": 4}}
+    spec |= {"distributed": distributed, "hyperparameters": {"hidden": 30}}
+
+    answer = admin.post("/api/jobs", json=spec)
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["field"]) == (422, "bad_spec", field)
+    assert admin.get("/api/jobs").json()["items"] == []
 
 
 @pytest.mark.parametrize(

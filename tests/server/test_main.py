@@ -69,8 +69,8 @@ def test_a_card_that_is_none_is_no_help_and_no_harm(
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (["--host", "0.0.0.0"], 2, "nothing is served at all addresses"),
-        (["--host", "::"], 2, "nothing is served at all addresses"),
+        (["--host", "0.0.0.0"], 2, "the server does not listen on all addresses"),
+        (["--host", "::"], 2, "the server does not listen on all addresses"),
         (["--tls-cert", "x"], 2, "--tls-cert and --tls-key go together"),
         (["--host", "192.0.2.1", "--port", "0"], 1, "cannot listen on port 0 of 192.0.2.1"),
     ],

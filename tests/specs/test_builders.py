@@ -150,7 +150,9 @@ def test_a_component_without_free_words_says_what_it_takes() -> None:
     def plain(a: str = "") -> AppDef:
         return AppDef(a)
 
-    with pytest.raises(ArgumentError, match="takes no free words, but got 'x'; its arguments are"):
+    with pytest.raises(
+        ArgumentError, match="takes no positional arguments, but got 'x'; its arguments are"
+    ):
         parse_args(plain, ["x"])
 
 

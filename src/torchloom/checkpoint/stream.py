@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from blake3 import blake3
 
@@ -162,15 +162,25 @@ def write(disk: Disk, descriptor: int, buffers: Sequence[memoryview], pace: Pace
     size = 0
     with ThreadPoolExecutor(1, "loom-hash") as beside:
         for chunk in chunks(buffers):
-            hashed = beside.submit(hasher.update, chunk)
+            hashed = _begun(beside, hasher, chunk)
             try:
                 _write_all(disk, descriptor, chunk)
             finally:
-                hashed.result()  # the chunk may be used again
+                if hashed is not None:
+                    hashed.result()  # the chunk may be used again
             size += len(chunk)
             if pace is not None:
                 pace()
     return Written(size, f"blake3:{hasher.hexdigest()}")
+
+
+def _begun(beside: ThreadPoolExecutor, hasher: blake3, chunk: memoryview) -> Future[blake3] | None:
+    """Begin to hash a chunk; None if it is hashed, as no thread runs for us while Python exits."""
+    try:
+        return beside.submit(hasher.update, chunk)
+    except RuntimeError:
+        hasher.update(chunk)
+        return None
 
 
 def chunks(buffers: Sequence[memoryview]) -> Iterator[memoryview]:

@@ -126,7 +126,7 @@ def _wait_for_the_other(options: Mapping[str, Any]) -> None:
                 return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise PlaneNotStarted(f"another plane does not start: {error}") from error
+                raise PlaneNotStarted(f"cannot start another plane: {error}") from error
         time.sleep(_START_LOOK)
 
 
@@ -253,7 +253,7 @@ def leave(timeout: float = PATIENCE) -> bool:
             while receive_message(channel) is not None:
                 pass
         except TimeoutError:
-            raise PlaneLost(f"the plane did not leave within {timeout:.0f} s") from None
+            raise PlaneLost(f"the plane did not stop within {timeout:.0f} s") from None
         except (OSError, ValueError):  # it is gone
             pass
     return True
@@ -378,7 +378,7 @@ def call(path: Path, timeout: float | None) -> "socket.socket":
         with reachable(path) as address:
             channel.connect(address)
         if not same_user(channel):
-            raise PermissionError(f"{path} is answered by another user")
+            raise PermissionError(f"another user's process answers at {path}")
     except OSError:
         channel.close()
         raise
@@ -407,7 +407,7 @@ def receive(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
     with _loss_in_words(asked):
         reply = receive_message(channel)
     if reply is None:
-        raise PlaneLost(f"the plane went away while it was asked {asked['ask']!r}")
+        raise PlaneLost(f"the plane closed the connection before it answered {asked['ask']!r}")
     return unpacked(reply)
 
 

@@ -288,7 +288,7 @@ class PlaneOptions:
         """Return the options in a request; unknown ones are ignored."""
         only, host = str(facts.get("only") or ""), str(facts.get("host") or "")
         if only and only not in _ALONE:
-            raise UserError(f"no part {shorten(only)!r} to start alone; {' or '.join(_ALONE)} is")
+            raise UserError(f"cannot start {shorten(only)!r} alone; choose {' or '.join(_ALONE)}")
         return cls(facts.get("pinned") is True, only, host, facts.get("served") is True)
 
     @classmethod

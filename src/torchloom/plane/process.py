@@ -354,14 +354,14 @@ class Plane:
             self._leaving = True  # its caller waits until the connection is closed
         else:
             known = "status, ready, admit, account or leave"
-            raise UserError(f"the plane is asked {known}, not {shorten(str(asked))}")
+            raise UserError(f"unknown request {shorten(str(asked))}; the plane takes {known}")
 
     def _admit(self, agent: str, key: str) -> dict[str, str]:
         """Sign a token for the agent of another node; return it with the address of NATS."""
         if agent == parts.agent_id():
             raise UserError(f"{agent} is the agent of the plane's own node")
         if not subjects.job_mark(agent):
-            raise UserError(f"{shorten(agent)} is the name of no job's agent; only such are let in")
+            raise UserError(f"{shorten(agent)} is not the agent of a job; only those are admitted")
         return self._vouch(agent, key)
 
     def _have_account(self, name: str) -> None:

@@ -428,12 +428,12 @@ class LsfScheduler(BatchScheduler):
     def _ready(self) -> None:
         super()._ready()
         if _QUIET in settings.environment():
-            raise UserError(f"{_QUIET} keeps bsub from telling a job's number; unset it")
+            raise UserError(f"{_QUIET} keeps bsub from printing the job's number; unset it")
 
     def _job_of(self, printed: str) -> str:
         found = re.search(r"Job <(\d+)> is submitted", printed)
         if not found:
-            raise Failure(f"bsub did not tell the job's number but {shorten(printed)!r}")
+            raise Failure(f"bsub printed no job number, but {shorten(printed)!r}")
         return found[1]
 
     def _parcel(self, parcel: Parcel) -> Parcel:

@@ -161,7 +161,9 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOpt
     parser.add_argument("--tls-ca", type=Path, help="the authority that clients pin")
     given = parser.parse_args(words)
     if given.host in _EVERYWHERE:
-        raise BadListenAddress("nothing is served at all addresses; name the one that others reach")
+        raise BadListenAddress(
+            "the server does not listen on all addresses; name the one that others use"
+        )
     if bool(given.tls_cert) != bool(given.tls_key):
         raise BadListenAddress("--tls-cert and --tls-key go together; give both or neither")
     home = (given.home or settings.loom_home()).absolute()

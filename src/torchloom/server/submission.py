@@ -30,6 +30,7 @@ _PARTS = {  # what a spec is made of, by title; its name in the description is `
     jobspec.Distributed: "Distributed",
     jobspec.Elastic: "Elastic",
     jobspec.Knob: "Knob",
+    jobspec.Mesh: "Mesh",
     jobspec.Mode: "Mode",
     jobspec.Policy: "Policy",
     jobspec.Recovery: "Recovery",

@@ -109,7 +109,7 @@ class Checks:
     def get(self, job: str, step: int) -> dict[str, Any]:
         """Return the last check of a step."""
         if (known := self._checks.get((job, step))) is None:
-            remedy = "POST to the same path has it read"
+            remedy = "POST to the same path starts one"
             raise NotFound("check of step", str(step), (), remedy)
         return known.shape()
 

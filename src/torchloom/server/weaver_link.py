@@ -29,7 +29,7 @@ class WeaverAway(Failure):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the weaver does not answer: {why}")
-        self.remedy = "ask again in a moment; `loom up --status` shows how the plane is"
+        self.remedy = "ask again in a moment; `loom up --status` shows the state of the plane"
 
 
 class WeaverRefused(LoomError):
@@ -66,7 +66,7 @@ class WeaverLink:
                 raise WeaverAway(f"{name!r} had no answer within {patience:g} s") from None
             except (OSError, EOFError, ValueError) as error:
                 channel[1].close()
-                raise WeaverAway(f"it went away while it was asked {name!r}") from error
+                raise WeaverAway(f"it closed the connection before it answered {name!r}") from error
             except asyncio.CancelledError:
                 channel[1].close()  # its reply is still to come
                 raise
@@ -86,7 +86,7 @@ class WeaverLink:
                     raise WeaverRefused(reply)
                 yield reply
         except (OSError, EOFError, ValueError) as error:
-            raise WeaverAway("it went away") from error
+            raise WeaverAway("it closed the connection") from error
         finally:
             channel[1].close()
 

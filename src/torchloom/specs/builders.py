@@ -110,7 +110,7 @@ def _free_words(
     if variadic:
         return {variadic.name: words}
     raise ArgumentError(
-        f"{component} takes no free words, but got {shorten(words[0])!r};"
+        f"{component} takes no positional arguments, but got {shorten(words[0])!r};"
         f" its arguments are {', '.join(_flags(arguments)) or 'none'}"
     )
 

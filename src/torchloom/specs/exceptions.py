@@ -85,7 +85,7 @@ class UnknownAppException(UserError):
     def __init__(self, app_handle: str) -> None:
         super().__init__(
             f"no app {shorten(app_handle)!r}: it was never submitted, or its scheduler has"
-            " forgotten it; `loom ls` lists the ones there are"
+            " forgotten it; `loom ls` lists the jobs"
         )
 
 

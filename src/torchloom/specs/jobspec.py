@@ -16,6 +16,10 @@ class Strategy(StrEnum):
     """How one model is trained by several workers."""
 
     DATA_PARALLEL = "data_parallel"
+    FSDP = "fsdp"
+    HSDP = "hsdp"
+    TENSOR_PARALLEL = "tensor_parallel"
+    HYBRID = "hybrid"
 
 
 class Backend(StrEnum):
@@ -50,6 +54,18 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Mesh:
+    """How the workers are arranged; the product of the sizes is their number."""
+
+    dp_replicate: int = 1
+    """Copies of the model."""
+    dp_shard: int = 1
+    """Workers that share the parameters of one copy, each with its own samples."""
+    tp: int = 1
+    """Workers that share the computation of each layer, with the same samples."""
+
+
+@dataclass(frozen=True, slots=True)
 class Distributed:
     """How the workers work together."""
 
@@ -57,6 +73,10 @@ class Distributed:
     """How one model is trained by several workers."""
     backend: Backend = Backend.AUTO
     """What runs collectives; `auto` is `nccl` where every worker has a GPU, else `gloo`."""
+    mesh: Mesh | None = None
+    """How the workers are arranged; without it the strategy takes all of them."""
+    sequence_parallel: bool = False
+    """Whether tensor parallelism also divides the activations between its layers."""
 
 
 class Mode(StrEnum):

@@ -20,12 +20,14 @@ from torchloom.specs.jobspec import (
     Elastic,
     JobSpec,
     Knob,
+    Mesh,
     Mode,
     Policy,
     Recovery,
     Resources,
     Strategy,
 )
+from torchloom.specs.mesh import ORDER, mesh_problems
 from torchloom.specs.shape import (
     RecordShape,
     at,
@@ -54,6 +56,7 @@ from torchloom.specs.validate import (
 PROGRAMS = ("model", "script", "module", "command")
 FRAMEWORKS = ("pytorch",)
 MOST_WORKERS = 100_000
+PLANNED = ("pipeline_parallel", "parameter_server")  # strategies that nothing runs yet
 LEAST_SECONDS = 0.1  # between two checkpoints
 _STORE = r"local|[/~].*|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 
@@ -82,7 +85,7 @@ def _framework(value: object, path: str) -> str:
     found = text(value, path)
     if found not in FRAMEWORKS:
         there = ", ".join(FRAMEWORKS)
-        raise SpecError(path, f"{shorten(found)!r} cannot be trained with; known: {there}")
+        raise SpecError(path, f"{shorten(found)!r} is not a supported framework; known: {there}")
     return found
 
 
@@ -122,9 +125,18 @@ def _knob(value: object, path: str) -> Any:
     return _KNOB(value, path) if isinstance(value, Mapping) else Knob(scalar(value, path))
 
 
+def _strategy(value: object, path: str) -> Any:
+    if isinstance(value, str) and value.lower() in PLANNED:
+        there = ", ".join(each.value for each in Strategy)
+        raise SpecError(path, f"{value.lower()} cannot be run yet: take one of {there}")
+    return _STRATEGY(value, path)
+
+
+_STRATEGY = member_of(Strategy)
 _COUNT = number_in(0, MOST_WORKERS)
 _STEPS = number_in(1, INT64 - 1)
 _WORKERS = number_in(1, MOST_WORKERS)
+_MESH = RecordShape(Mesh, dict.fromkeys(ORDER, _WORKERS))
 _KNOB = RecordShape(
     Knob, {"value": scalar, "min": optional(number), "max": optional(number)}, ["value"]
 )
@@ -150,6 +162,15 @@ _CHECKPOINTING = RecordShape(
         "mode": member_of(Mode),
     },
 )
+DISTRIBUTED = RecordShape(
+    Distributed,
+    {
+        "strategy": _strategy,
+        "backend": member_of(Backend),
+        "mesh": optional(_MESH),
+        "sequence_parallel": boolean,
+    },
+)
 JOB = RecordShape(
     JobSpec,
     {
@@ -163,9 +184,7 @@ JOB = RecordShape(
         "args": tuple_of(short),
         "env": variables,
         "resources": _RESOURCES,
-        "distributed": RecordShape(
-            Distributed, {"strategy": member_of(Strategy), "backend": member_of(Backend)}
-        ),
+        "distributed": DISTRIBUTED,
         "hyperparameters": few(map_of(plain)),
         "checkpointing": _checkpointing,
         "compression": RecordShape(Compression, {"enabled": boolean}),
@@ -200,6 +219,7 @@ JOB = RecordShape(
 def _problems(spec: JobSpec) -> Iterator[Problem]:
     yield from _program_problems(spec)
     yield from _count_problems(spec)
+    yield from mesh_problems(spec)
     if spec.compression.enabled:
         yield "compression.enabled", "gradients cannot be compressed yet: leave it out, or false"
     for key, knob in spec.knobs.items():

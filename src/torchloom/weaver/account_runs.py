@@ -142,10 +142,10 @@ def recorded(account: str, wanted: ProvenanceRequest) -> dict[str, Any]:
         raise AccountFailed(f"a process of {account} gave no record")
     for name, kind in _RECORD.items():
         if not isinstance(found[name], kind):
-            raise AccountFailed(f"a process of {account} gave a record whose {name} is none")
+            raise AccountFailed(f"a process of {account} returned a record with an invalid {name}")
     brief = found["git"] or {}
     if not all(isinstance(brief.get(name, ""), str | bool | None) for name in _GIT):
-        raise AccountFailed(f"a process of {account} gave a record whose git is none")
+        raise AccountFailed(f"a process of {account} returned a record with an invalid git")
     own = {"run_id": wanted.run, "spec": shown["spec"], "world_size": wanted.world_size}
     return {**found, **own, "hardware": provenance.machine(wanted)}
 
@@ -189,7 +189,7 @@ def _have_done(name: str, request: Mapping[str, Any]) -> Any:
             raise AccountFailed(str(answer["error"]))
         return answer["ok"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise AccountFailed(f"a process of {name} did not answer; see its log of errors") from error
+        raise AccountFailed(f"a process of {name} did not answer; see its error log") from error
 
 
 _NOT_THEIRS = ("LOOM_CHECKPOINTS",)  # a store in S3 would bring the plane's keys along

@@ -55,7 +55,7 @@ from torchloom.weaver.health.hangs import Hangs, StackRequests
 from torchloom.weaver.health.heartbeats import CHECK, AgentLiveness, Heartbeats
 from torchloom.weaver.health.responses import LossWatch, Responses
 from torchloom.weaver.health.roster import Roster
-from torchloom.weaver.jobs.adoption import Adoption
+from torchloom.weaver.jobs.adoption import SETTLE_PERIOD, Adoption
 from torchloom.weaver.jobs.coordinator import Coordinator
 from torchloom.weaver.jobs.launch import Launcher, RunnerLauncher
 from torchloom.weaver.jobs.registry import JobRegistry
@@ -114,6 +114,7 @@ class Weaver:
             (_QUEUE, self.triggers.check),
             (_QUEUE, self.coordinator.nodes.update),
             (PERIOD, self.retention.remove_soon),
+            (SETTLE_PERIOD, self.adoption.settle),
             (CHECK_FILES, self.health.look),
         ]
 

@@ -130,7 +130,7 @@ def _source(repository: Repository) -> SourceState:
     notes = [] if commit else ["the repository has no commit yet"]
     patch, is_cut, code = repository.read((*_DIFF, *((commit, "--") if commit else ())), LIMIT)
     if code != 0:
-        notes.append("git did not tell the difference in time")
+        notes.append("git did not finish the diff in time")
     if is_cut:
         patch = patch[: patch.rfind(b"\n") + 1]
         notes.append(f"the difference is longer than {LIMIT} bytes; the rest is left out")

@@ -133,7 +133,7 @@ def test_a_converted_program_has_nothing_to_convert(
     [
         (["trian.py"], "did you mean 'train.py'?"),
         (["."], "name the program that trains"),
-        (["binary.py"], "is not a text"),
+        (["binary.py"], "is not a text file"),
         ([], "Missing argument"),
         (["train.py", "--in-place"], "no option"),
     ],

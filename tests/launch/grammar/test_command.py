@@ -117,7 +117,7 @@ def test_launcher_flags_are_refused_where_our_agent_starts_the_ranks() -> None:
         ("-n ٣ a", "-n '٣': write a number from 1, gpu, cpu or auto"),
         ("-n 1.5 a", "-n '1.5': write a number from 1, gpu, cpu or auto"),
         ("--ppn 0 a", "--ppn '0': write a number from 1, gpu, cpu or auto"),
-        ("--nnodes 4:2 a", "--nnodes '4:2': the least comes first; write --nnodes 2:4"),
+        ("--nnodes 4:2 a", "--nnodes '4:2': the minimum comes first; write --nnodes 2:4"),
         ("--nh 0 a", "--nh '0': write a number of hosts from 1, or MIN:MAX as in --nh 2:4"),
         ("--nnodes 1:2:3 a", "--nnodes '1:2:3': write a number of hosts from 1, or MIN:MAX as in"),
         ("--nnodes : a", "--nnodes ':': write a number of hosts from 1, or MIN:MAX as in"),

@@ -227,7 +227,7 @@ def test_whoever_has_another_key_is_told_so(launches: Launches) -> None:
 
     assert (stranger.returncode, head.returncode) == (1, 1)
     assert told == (
-        f"loom: the head at n1:{PORT} was not met in 2 s: it does not know our key: share "
+        f"loom: could not reach the head at n1:{PORT} in 2 s: it does not know our key: share "
         "$LOOM_HOME, or set LOOM_LAUNCH_TOKEN\n"
     )
     assert re.search(r"no agent in 1\d s: nothing was received from it", alone)

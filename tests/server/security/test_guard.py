@@ -368,7 +368,7 @@ def test_a_row_of_an_open_path_opens_nothing_else(ask: Any, behind: Behind) -> N
 
 def test_without_a_database_nobody_is_let_in_and_told_to_come_back(behind: Behind) -> None:
     def lost(column: str, value: str) -> CallerIdentity | None:
-        raise StateLost("the state database does not do as asked")
+        raise StateLost("the state database failed")
 
     guard = RequestGuard(behind, Identities(lost), reach(8787), POLICY)
 

@@ -39,12 +39,12 @@ def test_numbers_are_clamped_to_what_a_reply_may_hold() -> None:
 @pytest.mark.parametrize(
     ("kind", "facts", "words"),
     [
-        (MetricsRequest, {"job": 3}, "job must be a text, not 3"),
-        (MetricsRequest, {"job": "x" * 10_001}, "job must be a text, not 'xxx"),
+        (MetricsRequest, {"job": 3}, "job must be text, not 3"),
+        (MetricsRequest, {"job": "x" * 10_001}, "job must be text, not 'xxx"),
         (MetricsRequest, {"rank": True}, "rank must be a whole number, not True"),
         (MetricsRequest, {"after": 2**62}, "after must be a whole number, not 46116"),
         (JobsRequest, {"active": None}, "active must be true or false, not None"),
-        (JobsRequest, {"ids": "a"}, "ids must be a list of texts, not 'a'"),
+        (JobsRequest, {"ids": "a"}, "ids must be a list of strings, not 'a'"),
         (KnobsRequest, {"wait": "soon"}, "wait must be seconds, not 'soon'"),
         (KnobsRequest, {"wait": -1}, "wait must be seconds, not -1"),
         (EventsRequest, {"after": 7}, "after must map names to values, not 7"),

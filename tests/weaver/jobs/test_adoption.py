@@ -17,7 +17,7 @@ from torchloom.launch.records.record_writer import (
     rank_records,
 )
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
-from torchloom.messages.plane import Event
+from torchloom.messages.plane import Commit, Event, Goodbye
 from torchloom.rules.control.command import Command, CommandKind
 from torchloom.rules.replicas import AppVerdict
 from torchloom.rules.response import FailurePolicy, LossRecovery
@@ -28,7 +28,8 @@ from torchloom.weaver.jobs.adoption import Adoption, RunNotices
 from torchloom.weaver.jobs.registry import failure_policy
 from torchloom.weaver.service import Weaver
 
-from ...harness.fake_agents import Exchange, crowd, register, rows, until, weaver_at
+from ...harness.fake_agents import Exchange, MemoryBus, crowd, register, rows, until, weaver_at
+from ..checkpoints.test_collection import ROOT, Node
 
 JOB = "SELECT id, name, owner, state, reason, attempt FROM jobs"
 RANKS = "SELECT rank, state, reason FROM ranks ORDER BY rank"
@@ -346,6 +347,71 @@ def test_a_run_that_was_to_be_released_is_paused_when_it_has_ended_well(tmp_path
     asyncio.run(scenario())
 
     assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "RUNNING", "resumed", 2)]
+
+
+async def left(weaver: Weaver, exchange: Exchange, adopting: Adoption) -> tuple[Node, Any]:
+    """Have the ranks of a run end by a release; what they wrote last is not known yet."""
+    ledger = launched(checkpoints=ROOT)
+    start(ledger)
+    node = Node(MemoryBus(exchange))
+    await node.start()
+    ranks = [node.rank(register(rank, world=2)) for rank in range(2)]
+    await node.hello()
+    adopting.look_at_all()
+    weaver.commands.order("job-1", Command("c1", CommandKind.STOP, {"release": True}, "ann"))
+    weaver.jobs.mark("job-1", {"releasing": "c1"})
+    for rank in ranks:
+        await node.act(Goodbye(rank.head, 7))
+    await until(lambda: {one.state for one in weaver.roster.ranks("job-1")} == {"ended"})
+    ledger.finished(AppVerdict(AppState.SUCCEEDED, ""), None, 0)
+    adopting.look_at("job-1")
+    return node, ranks
+
+
+def test_a_released_run_is_paused_when_its_last_checkpoint_is_committed(tmp_path: Path) -> None:
+    async def scenario() -> list[str]:
+        exchange, found = Exchange(), []
+        async with weaver_at(tmp_path, exchange) as weaver:
+
+            def state() -> str:
+                adopting.settle()
+                return weaver.jobs.get("job-1").state
+
+            adopting = adoption(weaver)
+            node, ranks = await left(weaver, exchange, adopting)
+            found.append(state())
+            node.is_deaf = True
+            for rank in ranks:
+                await node.write(rank, 7)
+                found.append(state())
+                await node.send(rank.head, 2, Goodbye(rank.head, 7), follows=1)
+                await node.stored(rank.head, 2)
+            await until(lambda: node.of(Commit))
+            found.append(state())
+            await node.answer(node.of(Commit)[0])
+            await until(lambda: weaver.checkpoint_rows.committed("job-1"))
+            found.append(state())
+        return found
+
+    assert asyncio.run(scenario()) == ["RUNNING"] * 4 + ["PAUSED"]
+
+
+def test_a_released_run_whose_last_checkpoint_is_missing_is_paused_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> list[str]:
+        exchange, now = Exchange(), [0.0]
+        async with weaver_at(tmp_path, exchange) as weaver:
+            parts = weaver.jobs, weaver.roster, weaver.reports, weaver.journal
+            adopting = Adoption(*parts, clock=lambda: now[0])
+            await left(weaver, exchange, adopting)
+            found = []
+            for now[0] in (9.0, 11.0):
+                adopting.settle()
+                found.append(weaver.jobs.get("job-1").state)
+        return found
+
+    assert asyncio.run(scenario()) == ["RUNNING", "PAUSED"]
 
 
 def test_a_release_that_was_asked_for_and_never_stored_leaves_a_run_its_own_end(

@@ -31,6 +31,7 @@ from torchloom.rules.devices import DeviceState
 from torchloom.rules.membership import live_recovery as rules
 from torchloom.rules.membership.events import StoreMade
 from torchloom.rules.membership.generation import State
+from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.rows import LiveRecoveryRow
 
@@ -602,13 +603,17 @@ def test_what_a_launch_process_repeats_is_not_given_to_the_rules(
         events.append(event)
         return step(state, event)
 
+    def heard_of_store(weaver: Weaver) -> bool:
+        one = weaver.live_attempts.get(JOB)
+        return one is not None and one.stored == 0
+
     async def scenario() -> None:
         exchange = Exchange()
         async with timeless(tmp_path, exchange) as weaver:
             agent = await trained(exchange, weaver)
             agent.launch.store = ("tcp://127.0.0.1:1", 0)
             await agent.launch.says()
-            await until(lambda: not weaver.live_attempts.busy)
+            await until(lambda: heard_of_store(weaver) and not weaver.live_attempts.busy)
             monkeypatch.setattr(rules, "step", counted)
 
             for _ in range(3):

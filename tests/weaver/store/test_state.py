@@ -134,7 +134,7 @@ def test_a_database_that_fails_is_said_in_words(store: PlaneStore) -> None:
     with store.state.together() as transaction:
         transaction.connection.execute(sa.text("DROP TABLE jobs"))
 
-    with pytest.raises(StateLost, match=r"the state database does not do as asked: .*jobs"):
+    with pytest.raises(StateLost, match=r"the state database failed: .*jobs"):
         store.state.put(JobRow("j1"))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.checkpoint import open_storage
 from torchloom.client import plane as door
-from torchloom.messages.plane import Event
+from torchloom.messages.plane import Event, Metrics
 
 from ...harness.forked_ranks import free_port
 from ...harness.home import until
@@ -122,9 +122,9 @@ def test_a_killed_job_restores_the_newest_whole_checkpoint_with_the_same_bits(
         assert [one.step for one in later] == list(range(10, STEPS))
         assert [one.moved for one in later] == [one.moved for one in undisturbed.taken(rank)[10:]]
         assert [one.digest for one in later] == [one.digest for one in undisturbed.taken(rank)[10:]]
-    (damaged,) = job.events(plane, "checkpoint_damaged")
+    (damaged,) = job.events(plane, "checkpoint_damaged", 1)
     assert (damaged["step"], damaged["name"]) == (20, str(torn))
-    (restored,) = job.events(plane, "restored")
+    (restored,) = job.events(plane, "restored", 1)
     assert (restored["step"], restored["exact"], restored["why"]) == (10, False, OWN)
     assert sorted(job.curve("loss")) == list(range(STEPS))
 
@@ -157,9 +157,19 @@ def test_a_job_is_stopped_resumed_and_resized(
     assert before == [one.digest for one in undisturbed.taken()[: len(before)]]
     later = [one for one in job.taken() if one.pid == job.pid(0)]
     assert [one.step for one in later] == list(range(at, STEPS))
-    exact, resized = job.events(plane, "restored")
+    exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["why"]) == (at, OWN)
     assert (resized["step"], resized["why"]) == (at, f"world size 2 -> 1; {OWN}")
+
+
+def test_an_accelerator_that_the_user_skips_is_not_observed(ranks: Ranks) -> None:
+    env = {"FILES": str(ranks.folder), "STEPS": "8", "MASTER_PORT": str(free_port())}
+    ranks.run(ranks.closing(str(SCRIPTS / SCRIPT)), LOOM_ATTACH_SKIP="accelerate", **env)
+
+    names = {name for one in ranks.agent.of(Metrics) for name in one.names}
+    assert "loss" in names  # as of any loop
+    assert "train_loss" not in names
+    assert ranks.folder.joinpath("ends-0").exists()
 
 
 def test_a_program_that_does_not_restore_itself_is_told_so(ranks: Ranks) -> None:

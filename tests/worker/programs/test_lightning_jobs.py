@@ -123,9 +123,9 @@ def test_a_killed_job_resumes_from_the_newest_whole_checkpoint_with_the_same_bit
         assert [one.step for one in later] == list(range(10, STEPS))
         assert [one.moved for one in later] == [one.moved for one in undisturbed.taken(rank)[10:]]
         assert [one.digest for one in later] == [one.digest for one in undisturbed.taken(rank)[10:]]
-    (damaged,) = job.events(plane, "checkpoint_damaged")
+    (damaged,) = job.events(plane, "checkpoint_damaged", 1)
     assert (damaged["step"], damaged["name"]) == (20, str(torn))
-    (restored,) = job.events(plane, "restored")
+    (restored,) = job.events(plane, "restored", 1)
     assert (restored["step"], restored["exact"]) == (10, True)
     for name in ("train_loss", "val_loss"):
         assert job.curve(name) == undisturbed.curve(name)
@@ -167,6 +167,6 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
     later = [one for one in job.taken() if one.pid == job.pid(0)]
     assert [one.step for one in later] == list(range(at, STEPS))
     assert [one.lr for one in later] == [one.lr for one in undisturbed.taken()[at:]]
-    exact, resized = job.events(plane, "restored")
+    exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["exact"]) == (at, True)
     assert (resized["step"], resized["why"]) == (at, "world size 2 -> 1")

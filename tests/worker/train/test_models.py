@@ -82,7 +82,7 @@ def test_layers_and_widths_are_what_the_job_says() -> None:
         ("cnn", Seen("features", 783), "model", "cnn takes pictures of at least 4 x 4"),
         ("cnn", Seen("features", 3, 3), "model", "a sample has the shape (3, 3): take mlp"),
         ("cnn", Seen("features", 2, 2, 9, 9), "model", "cnn takes pictures"),
-        ("mlp", Seen("tokens", 8), "model", "mlp does not fit to dataset"),
+        ("mlp", Seen("tokens", 8), "model", "mlp does not fit dataset"),
         ("mlp", Seen("features", 8, classes=0), "dataset", "give it an attribute `classes`"),
     ],
 )

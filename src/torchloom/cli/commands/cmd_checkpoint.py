@@ -7,7 +7,7 @@ import click
 from torchloom.cli.checkpoints.inventory import ls, rm, verify
 from torchloom.cli.checkpoints.tensors import diff, export
 from torchloom.cli.command import HELP, LoomCommand, LoomGroup, Number, examples
-from torchloom.cli.jobs.control import WAIT, ask, show_outcome
+from torchloom.cli.jobs.control import WAIT, ask, checkpoint_in_words, show_outcome
 from torchloom.cli.output import echo, echo_json
 from torchloom.errors import Failure
 
@@ -41,22 +41,11 @@ def save(
     if as_json:
         echo_json(outcome)
     elif made:
-        echo(_in_words(made))
+        echo(checkpoint_in_words(made))
     else:
         show_outcome(outcome, as_json)
     if made and made["state"] == "failed":
         raise CheckpointFailed(f"the checkpoint of step {made['step']} failed: {made['reason']}")
-
-
-def _in_words(made: dict[str, Any]) -> str:
-    what = f"checkpoint of step {made['step']}"
-    if made["state"] != "committed":
-        return f"{what} is {made['state']}; `loom checkpoint ls` shows when it is committed"
-    took = made.get("seconds")
-    lasted = (
-        "" if took is None else f" in {took * 1000:.0f} ms" if took < 1 else f" in {took:.1f} s"
-    )
-    return f"{what} committed{lasted}: {made['path'] or made['place']}"
 
 
 class _Checkpoint(LoomGroup):

@@ -3,7 +3,10 @@
 import click
 
 from torchloom.cli.command import LoomCommand, Number, examples
-from torchloom.cli.jobs.control import WAIT, ask, show_outcome
+from torchloom.cli.jobs.control import WAIT, ask, checkpoint_in_words, show_outcome
+from torchloom.cli.output import echo
+
+_UNSAVED = "the program saved no checkpoint at that step: `loom checkpoint ls` lists earlier ones"
 
 
 @click.command(
@@ -30,4 +33,8 @@ def command(
     active job.
     """
     request = {"reason": reason, "at": at, "release": release or None, "wait": wait}
-    show_outcome(ask("pause", job=job, **request), as_json)
+    outcome = ask("pause", job=job, **request)
+    show_outcome(outcome, as_json)
+    if release and not as_json and outcome["after"] == "PAUSED":
+        made = outcome["checkpoint"]
+        echo(checkpoint_in_words(made) if made else _UNSAVED)

@@ -51,7 +51,7 @@ class ProgramFile:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
             return cls(path, data, data.decode(encoding), encoding)
         except (SyntaxError, UnicodeDecodeError) as error:
-            raise NotAProgram(f"{path} is not a text: {error}") from error
+            raise NotAProgram(f"{path} is not a text file: {error}") from error
 
     def replace(self, text: str) -> None:
         """Write the new text beside the file, then rename it: mode and links stay.

@@ -56,7 +56,7 @@ def states_of_all(
     states = [word.upper() for word in words]
     for state in states:
         if state not in ACTIVE:
-            raise UserError(f"a {state} job cannot be stopped; choose of {', '.join(ACTIVE)}")
+            raise UserError(f"a {state} job cannot be stopped; choose from {', '.join(ACTIVE)}")
     return states or list(ACTIVE)
 
 
@@ -127,6 +127,18 @@ def show_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         return
     for line in in_words(outcome):
         echo(printable(line))
+
+
+def checkpoint_in_words(made: dict[str, Any]) -> str:
+    """Return a line about a checkpoint that was just saved."""
+    what = f"checkpoint of step {made['step']}"
+    if made["state"] != "committed":
+        return f"{what} is {made['state']}; `loom checkpoint ls` shows when it is committed"
+    took = made.get("seconds")
+    lasted = (
+        "" if took is None else f" in {took * 1000:.0f} ms" if took < 1 else f" in {took:.1f} s"
+    )
+    return f"{what} committed{lasted}: {made['path'] or made['place']}"
 
 
 def in_words(outcome: dict[str, Any]) -> list[str]:

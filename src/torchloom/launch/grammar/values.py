@@ -76,7 +76,7 @@ def nodes(flag: str, said: str) -> NodeCount:
         )
     least, most = int(parts[0]), int(parts[-1])
     if least > most:
-        raise BadFlagValue(flag, said, f"the least comes first; write {flag} {most}:{least}")
+        raise BadFlagValue(flag, said, f"the minimum comes first; write {flag} {most}:{least}")
     return NodeCount(least, most)
 
 
@@ -180,10 +180,10 @@ def parse_policy(said: str, flag: str = "policy") -> PolicyFields:
     for word in filter(None, (part.strip() for part in said.split(","))):
         name, value = _wish(word, flag)
         if name in found:
-            raise BadFlagValue(flag, said, f"{word!r} is one word too many")
+            raise BadFlagValue(flag, said, f"{word!r} is unexpected")
         found[name] = value
     if "min_groups" in found and found.get("recovery") != "shrink":
-        raise BadFlagValue(flag, said, "min=N goes with shrink")
+        raise BadFlagValue(flag, said, "min=N needs shrink")
     return found
 
 

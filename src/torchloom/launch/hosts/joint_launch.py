@@ -174,7 +174,7 @@ def settle(meet: JointLaunch, secret: str) -> socket.socket | str:
         if left <= _AGAIN:
             why = refused or problem
             raise CannotJoin(
-                f"the head at {meet.address} was not met in {meet.longest_wait:g} s: {why}"
+                f"could not reach the head at {meet.address} in {meet.longest_wait:g} s: {why}"
             )
         time.sleep(_AGAIN)
 

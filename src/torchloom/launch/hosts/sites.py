@@ -10,7 +10,7 @@ from torchloom.errors import UserError
 from torchloom.specs.dataclass import dataclass
 
 BUILT_IN = Path(__file__).with_name("sites.toml")
-WORDS: Mapping[type[Any], str] = {int: "a number", str: "a text", list: "a list", dict: "a table"}
+WORDS: Mapping[type[Any], str] = {int: "a number", str: "a string", list: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True, slots=True)

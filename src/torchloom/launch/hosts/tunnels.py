@@ -238,7 +238,7 @@ class Call:
             self._tunnels.refused(self, f"the plane on {host_name()} does not answer")
 
     def _lost(self) -> None:
-        self._refuse(f"the plane on {host_name()} went away")
+        self._refuse(f"the plane on {host_name()} closed the connection")
 
     def _handle(self, answer: WireMessage, _fds: list[int]) -> None:
         if "error" in answer:

@@ -150,7 +150,7 @@ async def _serve(options: argparse.Namespace) -> None:
         running.cancel()
         await running
     except asyncio.CancelledError:
-        logging.getLogger(__name__).info("asked to leave; dropped: %s", dict(relay.dropped))
+        logging.getLogger(__name__).info("stopping as requested; dropped: %s", dict(relay.dropped))
     finally:
         await bus.close()
 

@@ -159,17 +159,17 @@ class Vouched:
                 known = (str(given["token"]), self._seed)
                 return Caller(str(given["nats"]), self._name, known, tls)
         except (OSError, ValueError, KeyError) as error:  # a timeout is an OSError
-            raise NoWay(f"the plane does not vouch for this agent: {error}") from error
+            raise NoWay(f"the plane does not accept this agent: {error}") from error
 
 
 async def _receive(channel: socket.socket) -> Mapping[str, Any]:
     """Return one message; what follows it is not touched."""
     length, _ = HEADER.unpack(await _exactly(channel, HEADER.size))
     if length > _LONGEST:
-        raise ValueError("what answers speaks another protocol")
+        raise ValueError("the process that answers uses another protocol")
     message = json.loads(await _exactly(channel, length))
     if not isinstance(message, dict):
-        raise ValueError("what answers speaks another protocol")
+        raise ValueError("the process that answers uses another protocol")
     return message
 
 

@@ -122,7 +122,7 @@ def going_on(app_id: str, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
     try:
         request = folder.request()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotResumable(f"what {app_id} was asked to run cannot be read: {error}") from error
+        raise NotResumable(f"the request of {app_id} cannot be read: {error}") from error
     _check(request)
     if asked.ranks is not None:
         request = replace(request, roles=(resized(request, asked.ranks),))

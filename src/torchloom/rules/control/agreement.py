@@ -307,7 +307,7 @@ def _carry_over(state: State, entry: CommandEntry, event: Generation) -> Next:
     """Have a committed command act in this generation too, unless its time is over."""
     if entry.generation != event.number:
         if entry.step is None:
-            return _close(state, entry, Status.APPLIED, "by those who lived on")
+            return _close(state, entry, Status.APPLIED, "by the ranks that survived")
         if entry.step < event.start:
             why = f"in force when generation {event.number} began with step {event.start}"
             return _close(state, entry, Status.APPLIED, why)

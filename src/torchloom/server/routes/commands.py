@@ -109,7 +109,7 @@ async def _known(
     if known is None:
         return None
     if not job_records.is_same(asked.model_dump(exclude_none=True), known):
-        remedy = "take a new key for another request"
+        remedy = "use a new key for another request"
         raise ApiProblem(
             409, "key_reused", "this key was used for another command", "Idempotency-Key", remedy
         )

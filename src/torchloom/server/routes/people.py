@@ -219,7 +219,9 @@ async def revoke_own_token(
     """Revoke a token of one's own; a token of another user is not found."""
     own = await access.link.ask("tokens", user=who.user)
     if token_id not in {token["id"] for token in own}:
-        raise ApiProblem(404, "not_found", "no token of yours", remedy="GET /api/me/tokens")
+        raise ApiProblem(
+            404, "not_found", "you have no such token", remedy="GET /api/me/tokens lists yours"
+        )
     found = await access.link.ask("token_revoke", id=token_id, author=who.user)
     _identities(request).forget()
     return found

@@ -121,7 +121,7 @@ def filter_of(types: str | None, ranks: str | None) -> StreamFilter:
     wanted = frozenset(_words(types)) or frozenset(TYPES)
     if unknown := sorted(wanted - set(TYPES)):
         raise BadStreamQuery(
-            "types", f"no type {unknown[0][:40]!r}", f"choose of {', '.join(TYPES)}"
+            "types", f"no type {unknown[0][:40]!r}", f"choose from {', '.join(TYPES)}"
         )
     numbers = _words(ranks)
     if not all(word.isdecimal() and len(word) < 10 for word in numbers):

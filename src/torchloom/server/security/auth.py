@@ -184,7 +184,7 @@ _SCRIPT = """
 const code = location.hash.slice(1), job = new URLSearchParams(location.search).get("job");
 const enter = (found) => {
   if (!keep(found.session)) {
-    say("This browser stores nothing for this page, and so cannot stay signed in. "
+    say("This browser stores nothing for this page, so you cannot stay signed in. "
       + "Allow storage for this address, then open a new link.");
   } else {
     say(`Signed in as ${found.user} (${found.role}).`);
@@ -201,7 +201,7 @@ else fetch("/api/login", {
   const found = await answer.json();
   if (answer.ok) enter(found);
   else say(found.detail);
-}).catch(() => say("The server does not answer. The link may still be good: open it again."));
+}).catch(() => say("The server does not answer. The link may still be valid: open it again."));
 """
 _AGAIN = """
 const show = async (answer) => {
@@ -269,8 +269,8 @@ class Attempts:
         raise ApiProblem(
             429,
             "too_many_logins",
-            f"{failures.count} links from this address did not count",
-            remedy=f"wait {wait} s, or use a new link, which is taken at once",
+            f"{failures.count} links from this address were refused",
+            remedy=f"wait {wait} s, or use a new link, which is accepted at once",
             headers={"Retry-After": wait},
         )
 

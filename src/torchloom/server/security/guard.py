@@ -204,11 +204,11 @@ class RequestGuard:
             return problem_response(
                 421,
                 "foreign_host",
-                "this server is not called by that Host",
+                "the Host header does not name this server",
                 remedy=f"use the address that `loom up --status` shows, or name it in {VARIABLE}",
             )
         if origins and (len(origins) > 1 or origins[0].lower() not in self._reach.origins):
-            return _foreign_origin("this comes from a page of another origin")
+            return _foreign_origin("this request comes from a page of another origin")
         return None
 
     async def _identity(self, scope: Scope) -> CallerIdentity | None:
@@ -281,7 +281,7 @@ def _unauthenticated(scope: Scope) -> Response:
     return problem_response(
         401,
         "unauthenticated",
-        "no token, or none that is known",
+        "no token, or an unknown one",
         remedy="send `Authorization: Bearer TOKEN`, or open a link of `loom tokens link USER`",
         headers=_ASK,
     )
@@ -301,7 +301,7 @@ def _too_small(identity: CallerIdentity, needed: str) -> str:
 
 
 def _no_origin() -> Response:
-    return _foreign_origin("this was sent with a cookie and without an Origin")
+    return _foreign_origin("this request has a cookie but no Origin")
 
 
 def _foreign_origin(why: str) -> Response:

@@ -44,8 +44,12 @@ class CheckpointApi:
         self._weaver = weaver
 
     async def checkpoints(self, asked: CheckpointsRequest) -> list[dict[str, Any]]:
-        """Return the checkpoints of a job, newest first, also those that failed."""
+        """Return the checkpoints of a job, newest first, also those that failed.
+
+        With `wait`, those that its ranks have written are committed before, if that is possible.
+        """
         job = job_named(self._weaver.jobs, asked.job)
+        await self._weaver.reports.settled(job.id, asked.wait)
         rows = self._weaver.checkpoint_rows.of(job.id)
         return [views.checkpoint_shape(row) for row in rows[: asked.limit]]
 

@@ -56,7 +56,7 @@ class NoBoundary(UserError):
         if inner:
             remedy = f"its ranks are those of {', '.join(inner)}: name that job"
         super().__init__(
-            f"no rank of {job.id} has come to a step boundary within {waited:g} s, and nothing was"
+            f"no rank of {job.id} has reached a step boundary within {waited:g} s, and nothing was"
             f" changed; {remedy}"
         )
 
@@ -114,7 +114,7 @@ def check_ranks(job: JobRow, now: int | None, ranks: int) -> None:
     if not is_resizable(job):
         raise NotResizable(job, _NOT_OURS if not is_launched(job) else _NOTHING_SAVED)
     if ranks == now:
-        raise NotResizable(job, f"they are {ranks} already")
+        raise NotResizable(job, f"it has {ranks} ranks already")
 
 
 def is_resizable(job: JobRow) -> bool:

@@ -67,7 +67,7 @@ def _field(read: Callable[[str, Any], Any], default: Any) -> Any:
 
 def _text(name: str, value: Any) -> Any:
     if value is not None and (not isinstance(value, str) or len(value) > _LONGEST):
-        raise BadRequest(f"{name} must be a text, not {_shown(value)}")
+        raise BadRequest(f"{name} must be text, not {_shown(value)}")
     return value
 
 
@@ -101,7 +101,7 @@ def _flag(name: str, value: Any) -> Any:
 
 def _texts(name: str, value: Any) -> Any:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise BadRequest(f"{name} must be a list of texts, not {_shown(value)}")
+        raise BadRequest(f"{name} must be a list of strings, not {_shown(value)}")
     return tuple(value)
 
 
@@ -285,6 +285,7 @@ class DeviceImpactRequest(WeaverRequest):
 class CheckpointsRequest(WeaverRequest):
     job: str = ""
     limit: int = count(_MOST_CHECKPOINTS, _MOST_CHECKPOINTS)
+    wait: float = seconds(0.0, _LONGEST_WAIT)  # for those that ended ranks have written
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,10 +97,16 @@ class ResumeApi:
         return await self._left(asked, answer)
 
     async def _left(self, asked: JobCommandRequest, answer: dict[str, Any]) -> dict[str, Any]:
-        """Wait until the ranks of a released job have ended; return the outcome."""
+        """Wait until a job is released; return the outcome, with the checkpoint of its step."""
         await self._until(asked, lambda: not self._is_leaving(answer["job"]))
         after = self._weaver.jobs.get(answer["job"])
-        return {**answer, "after": after.state if after else None}
+        step, rows = answer["effective_step"], self._weaver.checkpoint_rows
+        row = rows.meant(answer["job"], step, answer["generation"]) if step is not None else None
+        return {
+            **answer,
+            "after": after.state if after else None,
+            "checkpoint": views.checkpoint_shape(row) if row else None,
+        }
 
     async def resume(self, asked: ResumeRequest) -> dict[str, Any]:
         """End a job's pause, or resume one that was released or has ended.
@@ -120,7 +126,7 @@ class ResumeApi:
         if is_over(job) and asked.unpause:
             raise EndedMeanwhile(job)
         wanted = continuation(asked)
-        await self._commits(job.id)
+        await self._weaver.reports.settled(job.id, _COMMITS)
         await self._check(job, wanted)
         question = {"id": asked.id, "state": job.state, "generation": job.generation}
         after = await self.start_attempt(job, asked.author, asked.reason, wanted, question)
@@ -154,7 +160,8 @@ class ResumeApi:
         `question` is stored with it, so that a repeated request is recognized.
         """
         coordinator = self._weaver.coordinator
-        await self._commits(job.id)
+        # A new attempt fences commits of older generations.
+        await self._weaver.reports.settled(job.id, _COMMITS)
         await coordinator.nodes_for(self._need(job.id, wanted.ranks))
         before = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
         job = self._weaver.jobs.get(job.id) or job
@@ -179,14 +186,6 @@ class ResumeApi:
     def _need(self, job: str, ranks: int | None) -> Need | None:
         spec = self._spec(job, ranks)
         return job_queue.need_of(job_from_dict(spec).resources) if spec is not None else None
-
-    async def _commits(self, job: str) -> None:
-        """Wait for the last commits: a new attempt fences those of older generations."""
-        deadline = time.monotonic() + _COMMITS
-        while time.monotonic() < deadline:
-            if not any(row.job == job for row in self._weaver.checkpoint_rows.open()):
-                return
-            await asyncio.sleep(_LOOK)
 
     def _is_leaving(self, name: str) -> bool:
         job = self._weaver.jobs.get(name)

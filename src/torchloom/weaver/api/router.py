@@ -136,7 +136,7 @@ class Router:
 def checked(asked: Any) -> Mapping[str, Any]:
     """Return the facts of a request in the version that this weaver understands."""
     if not isinstance(asked, dict) or asked.get("version") != VERSION:
-        raise BadRequest(f"this weaver is asked in version {VERSION}; upgrade torchloom")
+        raise BadRequest(f"this weaver takes requests of version {VERSION}; upgrade torchloom")
     return asked
 
 
@@ -180,7 +180,7 @@ class BusDoor:
             try:
                 await self._bus.publish(reply, json.dumps(answer).encode())
             except TooLong:
-                words = "the answer is too long for the bus; ask for less, with `limit`"
+                words = "the reply is too long for the bus; request less with `limit`"
                 shorter = {"error": words, "code": "too_long", "exit_code": 1}
                 await self._bus.publish(reply, json.dumps(shorter).encode())
 

@@ -104,11 +104,11 @@ class CheckpointRows:
         """Wait until the checkpoint of a step is committed or failed; return it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while (found := self._meant(job, step, generation)) is None or (
+                while (found := self.meant(job, step, generation)) is None or (
                     found.state in _UNSETTLED
                 ):
                     await self._change(job)
-        return self._meant(job, step, generation)
+        return self.meant(job, step, generation)
 
     async def gone(self, row: CheckpointRow, patience: float) -> CheckpointRow:
         """Wait until a checkpoint is removed; return it."""
@@ -118,7 +118,7 @@ class CheckpointRows:
                     await self._change(row.job)
         return self._of_job(row.job)[row.key]
 
-    def _meant(self, job: str, step: int, generation: int) -> CheckpointRow | None:
+    def meant(self, job: str, step: int, generation: int) -> CheckpointRow | None:
         """Return the checkpoint of a step; of several, the committed one."""
         rows = [row for row in self.of(job) if row.step == step]
         fresh = [row for row in rows if row.generation >= generation]

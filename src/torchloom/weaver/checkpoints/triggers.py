@@ -42,7 +42,7 @@ class CheckpointTriggers:
         job, event = self._jobs.get(reported.rank.job), reported.event
         if event.kind != "checkpoint_wanted" or job is None:
             return
-        why = str(event.facts.get("why") or "a rank wants it")[:100]
+        why = str(event.facts.get("why") or "requested by a rank")[:100]
         wanted = [row for row in self._asked(job) if row[1] == why]
         is_new = all(abs(self._now() - asked) >= MOMENT for asked, _ in wanted)
         if is_new and not self._is_asked(job):

@@ -342,4 +342,4 @@ def _typed(name: str, kind: str, value: Any) -> Any:
         return value
     if kind == "str" and isinstance(value, str):
         return value
-    raise BadKnobValue(f"{name} takes {_NAMES.get(kind, 'a text')}, not {shorten(repr(value))}")
+    raise BadKnobValue(f"{name} takes {_NAMES.get(kind, 'a string')}, not {shorten(repr(value))}")

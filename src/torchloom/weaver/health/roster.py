@@ -123,7 +123,7 @@ class Roster:
 
     def agent_left(self, agent: str) -> None:
         """Store that an agent has left in order: the job has ended on its node."""
-        self.agent_lost(agent, "its job is over there", "left")
+        self.agent_lost(agent, "its job has ended there", "left")
 
     def agent_lost(self, agent: str, reason: str, state: str = "lost") -> None:
         """Store that an agent is silent for too long: its ranks are lost, but may still run."""

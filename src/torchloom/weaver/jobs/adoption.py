@@ -10,6 +10,7 @@ import json
 import logging
 import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -47,6 +48,8 @@ from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 _LONGEST = 1024  # bytes of a run's id, and more
 ENGINE = "local"
+_SETTLES = 10.0  # seconds for the last checkpoint of a released job to be committed
+SETTLE_PERIOD = 0.1  # seconds between two checks for that
 _MOST_READ, _LONGEST_LINE = 1 << 26, 1 << 22  # bytes of events at a time, and of one
 _NONSENSE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError, UserError)
 _READ = "events_read"  # among a job's facts: how many bytes of its events are known
@@ -105,12 +108,15 @@ class Adoption:
         reports: RankReports,
         journal: Journal,
         dropped: Counter[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dropped = Counter[str]() if dropped is None else dropped
         self._jobs = jobs
         self._roster = roster
         self._reports = reports
         self._journal = journal
+        self._clock = clock
+        self._leaving: dict[str, float] = {}  # when the runs of jobs ended that are released
 
     def look_at_all(self) -> None:
         """Adopt every run that is not over, and learn the end of those that are."""
@@ -152,6 +158,11 @@ class Adoption:
         for job in self._jobs.active():
             if is_launched(job) and job.scheduler in ("", ENGINE) and job.state != JobState.QUEUED:
                 self.look_at(job.id)
+
+    def settle(self) -> None:
+        """Look at the jobs whose ranks have ended and whose last checkpoint is not committed."""
+        for app_id in tuple(self._leaving):
+            self.look_at(app_id)
 
     def on_run(self, event: UnknownJobRequested | RunStarted) -> None:
         """Read the folder of a run that may be new."""
@@ -203,13 +214,22 @@ class Adoption:
         command = str(job.facts.get(RELEASING) or "") if job is not None else ""
         is_left = command != "" and self._reports.may_have_acted(record.id, command)
         if is_left and record.state is AppState.SUCCEEDED:
-            self._reports.job_released(record.id, record.restarts)
+            self._release(record)
         else:
+            self._leaving.pop(record.id, None)
             reason = self._reason(record)
             self._reports.job_ended(record.id, _ENDS[record.state], reason, record.step)
             if reason != record.why():  # a reader of the folder alone is to know it, too
                 amended = replace(record, reason=reason)
                 accounts.within(self._jobs.account(record.id), _amend, amended)
+
+    def _release(self, record: RunRecord) -> None:
+        """Pause a job that has left its places, once it can be resumed from where it was saved."""
+        now = self._clock()
+        since = self._leaving.setdefault(record.id, now)
+        if self._reports.is_settled(record.id) or now - since >= _SETTLES:
+            self._leaving.pop(record.id)
+            self._reports.job_released(record.id, record.restarts)
 
     def _take(self, record: RunRecord, line: Mapping[str, Any]) -> None:
         kind = line.get("event")

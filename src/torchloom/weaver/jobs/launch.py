@@ -171,10 +171,12 @@ def _policy(spec: JobSpec) -> str:
 def _check(spec: JobSpec, cwd: str) -> None:
     """Refuse a spec that is known to fail."""
     if cwd and not os.path.isdir(cwd):
-        raise UserError(f"no folder {cwd!r} on the host that starts it; submit from one it has")
+        raise UserError(
+            f"the host that starts the job has no folder {cwd!r}; submit from one that it has"
+        )
     path = os.path.join(cwd or os.path.expanduser("~"), spec.script)
     if spec.script and not os.path.isfile(path):
-        raise UserError(f"no file {path!r} on the host that starts it; give its whole path")
+        raise UserError(f"the host that starts the job has no file {path!r}; give the full path")
 
 
 class JobStarter:

@@ -1,8 +1,9 @@
 """Handle the reports of ranks and launch processes; a repeated report has no effect."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchloom.bus import subjects
 from torchloom.bus.codec import MessageReader
@@ -24,7 +25,7 @@ from torchloom.messages.plane import (
     Stored,
 )
 from torchloom.rules.control.command import Status
-from torchloom.rules.lifecycle import RELEASED
+from torchloom.rules.lifecycle import RELEASED, exit_reason
 from torchloom.specs.states import JobState
 from torchloom.weaver.checkpoints.requests import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
@@ -41,13 +42,15 @@ from torchloom.weaver.events import (
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.heartbeats import Heartbeats
 from torchloom.weaver.health.roster import OVER, Roster
-from torchloom.weaver.jobs.registry import JobRegistry, is_launched
+from torchloom.weaver.jobs.registry import RELEASING, JobRegistry, is_launched
 from torchloom.weaver.store import NumberedBatch, PlaneStore, RecordWriter
 from torchloom.weaver.store.rows import RankProcessRow
 from torchloom.weaver.store.series.tables import RecordsLost
 
 _OF_JOB = ("job", "job_ended")
 _MOST = 2**62  # the largest number of a record
+_LOOK = 0.02  # seconds between two checks for commits
+_LAST = 10.0  # seconds in which the last records of a process arrive, if they are to
 
 
 class RankReports:
@@ -63,6 +66,7 @@ class RankReports:
         heartbeats: Heartbeats,
         events: Dispatcher,
         dropped: Counter[str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs = jobs
         self._roster = roster
@@ -72,7 +76,12 @@ class RankReports:
         self._heartbeats = heartbeats
         self._events = events
         self._dropped = dropped
+        self._clock = clock
         self._last: dict[str, int] = {}  # the steps in which processes ended, by incarnation
+        leaving = (job.id for job in jobs.active() if job.facts.get(RELEASING))
+        ranks = (rank for job in leaving for rank in roster.ranks(job))
+        # When processes ended in order whose last records are on the way, by incarnation.
+        self._unread = {rank.incarnation: clock() for rank in ranks}
 
     def may_speak(self, agent: str, job: str) -> bool:
         """Tell whether an agent may report of a job."""
@@ -96,6 +105,30 @@ class RankReports:
         """Store what reports have changed, before the reports themselves are stored."""
         self._commands.settle()
         self._checkpoint_rows.settle()
+
+    def read_all(self, head: Head) -> None:
+        """Handle that the last record of a process has arrived: its goodbye."""
+        self._unread.pop(head.incarnation, None)
+
+    def is_settled(self, job: str) -> bool:
+        """Tell whether all is known that the ranks of a job have written, and all is committed.
+
+        The end of a process is known before its last records, which arrive in batches.
+        """
+        since = self._clock() - _LAST
+        for incarnation in [one for one, ended in self._unread.items() if ended < since]:
+            del self._unread[incarnation]
+        if any(rank.incarnation in self._unread for rank in self._roster.ranks(job)):
+            return False
+        return not any(row.job == job for row in self._checkpoint_rows.open())
+
+    async def settled(self, job: str, patience: float) -> None:
+        """Wait until all that the ranks of a job have written is committed, as far as possible."""
+        deadline = self._clock() + patience
+        while self._clock() < deadline:
+            if self.is_settled(job):
+                return
+            await asyncio.sleep(_LOOK)
 
     def launched(self, head: Head) -> None:
         """Handle that the launch process of a job has registered."""
@@ -134,6 +167,8 @@ class RankReports:
     def rank_gone(self, rank: RankProcessRow, reason: str, state: str = "gone") -> None:
         """Store that the process of a rank has ended."""
         if self._roster.gone(rank, reason, state):
+            if state == "ended" or reason == exit_reason(rank.rank, 0):
+                self._unread[rank.incarnation] = self._clock()
             self._keep_step(rank, self._heartbeats.step(rank))
             self._devices.leave(rank)
             self._commands.gone(rank)
@@ -271,6 +306,8 @@ class BatchIngest:
                 self._events.publish(MetricsReceived(record))
             else:
                 self._reports.take(batch.agent, record)
+                if isinstance(record, Goodbye):
+                    self._reports.read_all(record.head)
         last = batch.first + len(records) - 1
         if batch.follows <= known:
             self._reported[key] = max(known, last)

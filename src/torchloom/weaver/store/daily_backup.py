@@ -171,7 +171,7 @@ class DailyCopy:
 
     def _rest(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise BackupInterrupted("the plane leaves")
+            raise BackupInterrupted("the plane is stopping")
 
     def _clear_partial(self, folder: Path) -> None:
         """Remove what a plane that was killed left of a copy; one at a time is made."""

@@ -196,7 +196,9 @@ def _listed(connection: "Connection[Any]", folder: Path) -> list[CopiedTable]:
     known = set(_named(connection))
     for table in found:
         if (table.part, table.name) not in known:
-            raise UserError(f"the backup has a table {table.name!r} that this torchloom has not")
+            raise UserError(
+                f"the backup has a table {table.name!r}, which this torchloom does not know"
+            )
     return found
 
 

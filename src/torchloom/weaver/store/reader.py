@@ -115,7 +115,7 @@ class PlaneReader:
         if found != HEADS["state"]:
             raise StateLost(
                 f"the state database has schema {found or 'none'!r}, not {HEADS['state']!r};"
-                " it is the weaver's to bring it there: run the torchloom that this is"
+                " the weaver migrates it: restart the plane with this version of torchloom"
             )
 
     def close(self) -> None:

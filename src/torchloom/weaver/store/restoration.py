@@ -69,7 +69,7 @@ class OtherDatabase(UserError):
         kinds = ("a Postgres database", "SQLite files")
         had, has = kinds if manifest.version == OF_TABLES else reversed(kinds)
         remedy = "set LOOM_DATABASE" if manifest.version == OF_TABLES else "unset LOOM_DATABASE"
-        super().__init__(f"{path} was made of {had}, and this plane keeps {has}; {remedy}")
+        super().__init__(f"{path} is a backup of {had}, but this plane uses {has}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

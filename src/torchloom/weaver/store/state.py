@@ -229,7 +229,7 @@ class StateStore:
         except sa.exc.DBAPIError as error:
             why = str(error.orig).strip()
             if isinstance(error, sa.exc.OperationalError) or self._engine.name != "sqlite":
-                raise StateLost(f"the state database does not do as asked: {why}") from error
+                raise StateLost(f"the state database failed: {why}") from error
             raise StateLost(f"state.db is damaged ({why}); {REMEDY}") from error
 
 

@@ -1,6 +1,7 @@
 """Data-parallel models: replicated by DDP, or sharded by FSDP2; and the device mesh."""
 
 import math
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from torchloom.worker.dist.stores import alone, start
 ORDER = ("pp", "dp", "cp", "tp")
 DIMENSIONS = {"pp": "pipeline", "dp": "data", "cp": "context", "tp": "tensor"}
 M = TypeVar("M", bound=nn.Module)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass that gathers parameters
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
 
 
@@ -132,7 +134,7 @@ def wrap_model_for_fsdp2(
         mesh = mesh["dp"]
     model.to(get_torch_device())
     policy = MixedPrecisionPolicy(param_dtype=None if chosen == torch.float32 else chosen)
-    parts: list[nn.Module] = [*_layers(model), model]
+    parts: list[nn.Module] = [*layers_of(model), model]
     for part in parts:
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     return model
@@ -146,13 +148,22 @@ def floating(dtype: str | torch.dtype) -> torch.dtype:
     return found
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """Return the members of module lists; none if modules share parameters."""
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """Return the members of module lists, and those of a model that is a sequence of modules.
+
+    They are gathered one after another. None if modules share parameters.
+    """
     everywhere = len(list(model.named_parameters(remove_duplicate=False)))
     if everywhere != len(list(model.named_parameters())):
         return []
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList)]
-    layers = [layer for each in lists for layer in each if any(True for _ in layer.parameters())]
+    lists: list[Iterable[nn.Module]] = [model] if isinstance(model, nn.Sequential) else []
+    lists += [each for each in model.modules() if isinstance(each, nn.ModuleList)]
+    layers = [
+        layer
+        for each in lists
+        for layer in each
+        if any(True for _ in layer.parameters()) and not isinstance(layer, _CONTAINERS)
+    ]
     return layers[::-1]  # the inner ones of nested lists first
 
 

@@ -277,6 +277,6 @@ def _read_note(note: Path, timeout: timedelta) -> int:
             pass
         time.sleep(_PAUSE)
     raise RanksMissing(
-        f"rank 0 did not come to {host_name()} within {timeout.total_seconds():g} s; "
+        f"rank 0 did not connect to {host_name()} within {timeout.total_seconds():g} s; "
         "if it runs on another host, set MASTER_ADDR and MASTER_PORT"
     )

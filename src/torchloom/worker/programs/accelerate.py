@@ -176,6 +176,8 @@ class AcceleratorAdapter:
             self.stop()
         if self._trigger:
             self._save()
+            if self._is_stopping:
+                self._checkpoints.finish()  # the next step ends the process
 
     def _save(self) -> None:
         """Save in the program's own way; report a checkpoint that cannot be written."""

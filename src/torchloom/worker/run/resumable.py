@@ -12,7 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from torchloom.specs.jobspec import Checkpointing, Mode
+from torchloom.errors import UserError
+from torchloom.specs.jobspec import Checkpointing, Distributed, Mode
+from torchloom.specs.jobspec_shape import DISTRIBUTED
+from torchloom.specs.mesh import is_sharded
 from torchloom.worker import environment
 from torchloom.worker.recovery import standin
 from torchloom.worker.run import agreement, checkpoints, digests, step_log
@@ -26,11 +29,12 @@ from torchloom.worker.run.tracked_state import (
     TrackedState,
     refuse_sharded,
 )
-from torchloom.worker.run.wrap import Wrapped
+from torchloom.worker.run.wrap import NoGroup, Wrapped
 from torchloom.worker.threadlet.rank_identity import SubmittedJob
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 if TYPE_CHECKING:
+    from torchloom.worker.dist.strategies import ParallelLayout, Plan
     from torchloom.worker.recovery.recovery import RankRecovery
 
 _FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
@@ -55,6 +59,63 @@ def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]
     return found
 
 
+class ShardsNotSaved(UserError):
+    """A checkpoint is wanted of a model of which each rank holds a part."""
+
+    code = "shards_not_saved"
+
+    def __init__(self, strategy: str) -> None:
+        super().__init__(
+            f"checkpoints of {strategy} cannot be saved yet: turn checkpointing off, take"
+            ' data_parallel, or save by the program\'s own code in run.on("checkpoint", save)'
+        )
+
+
+class PlanWithoutStrategy(UserError):
+    """A plan of tensor parallelism is given to a strategy that replicates the model."""
+
+    code = "plan_without_strategy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a plan is for the strategies tensor_parallel and hybrid: give one of them, or no plan"
+        )
+
+
+class OtherLayout(UserError):
+    """Two models of a run are to be divided in different ways."""
+
+    code = "other_layout"
+
+    def __init__(self, wanted: str, there: str) -> None:
+        super().__init__(
+            f"this run's ranks are arranged for {there}, and another model asks for {wanted} or"
+            " another mesh: give all models of a run the same"
+        )
+
+
+class SampleShare:
+    """What the loader deals by: the seed of a run, and this rank's share of the samples."""
+
+    def __init__(self, run: "ResumableRun") -> None:
+        self._run = run
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self._run.seed
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank's share."""
+        return self._run.share[0]
+
+    @property
+    def world_size(self) -> int:
+        """The number of shares."""
+        return self._run.share[1]
+
+
 class ResumableRun:
     """The state of a run that survives its processes, and its position in the loop."""
 
@@ -76,6 +137,7 @@ class ResumableRun:
         self._is_extended: Callable[[], bool] = lambda: False  # whether data is iterated again
         self._at = -1  # the last step that began
         self.live: RankRecovery | None = None
+        self.layout: ParallelLayout | None = None  # of a strategy that divides the model
         self.unfit = ""
         self._broadcasts: BroadcastValues | None = None
         self._rank = 0
@@ -89,16 +151,54 @@ class ResumableRun:
 
     # What the program passes.
 
-    def wrap(self, model: nn.Module, name: str, options: Mapping[str, Any]) -> Wrapped:
-        """Return the model with data-parallel training, and carry its state."""
+    def wrap(
+        self,
+        model: nn.Module,
+        name: str,
+        distributed: Mapping[str, Any],
+        plan: "Plan | None",
+        options: Mapping[str, Any],
+    ) -> nn.Module:
+        """Return the model for training on all ranks, and carry its state if it is replicated."""
         refuse_sharded(name or "the model", model)
+        wanted: Distributed = DISTRIBUTED(distributed, "distributed")
+        if is_sharded(wanted.strategy):
+            return self._divide(model, wanted, plan, options)
+        if plan is not None:
+            raise PlanWithoutStrategy()
         wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
         self.things.add_model(name, wrapped)
         return wrapped
 
+    def _divide(
+        self, model: nn.Module, wanted: Distributed, plan: "Plan | None", options: Mapping[str, Any]
+    ) -> nn.Module:
+        from torchloom.worker.dist import strategies  # imported on use, with torch's engines
+
+        if self.layout is None:
+            if not dist.is_initialized() and int(environment.text("WORLD_SIZE") or 1) > 1:
+                raise NoGroup()
+            world = dist.get_world_size() if dist.is_initialized() else 1
+            self.layout = strategies.lay_out(wanted, dist.get_rank() if world > 1 else 0, world)
+        elif self.layout.distributed != wanted:
+            raise OtherLayout(wanted.strategy.value, self.layout.distributed.strategy.value)
+        if self.saves.settings.enabled:
+            self.refuse_shards()
+        return strategies.parallelize(model, self.layout, plan, **options)
+
+    def refuse_shards(self) -> None:
+        """Raise ShardsNotSaved if each rank holds only a part of the model."""
+        if self.layout is not None and self.layout.is_sharded:
+            raise ShardsNotSaved(self.layout.distributed.strategy.value)
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which share of the samples this rank takes, and how many shares there are."""
+        return (self.rank, self.world_size) if self.layout is None else self.layout.share
+
     def loader(self, dataset: Any, **more: Any) -> Loader:
         """Return a loader that deals a dataset to all ranks."""
-        return Loader(dataset, weakref.proxy(self), **more)
+        return Loader(dataset, SampleShare(weakref.proxy(self)), **more)
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value, or the value that an earlier process of this rank got."""
@@ -113,6 +213,8 @@ class ResumableRun:
     def configure_checkpoints(self, values: Mapping[str, Any]) -> None:
         """Replace the checkpoint settings of the job by those of the program."""
         self.saves.settings = checkpointing_of(values)
+        if self.saves.settings.enabled:
+            self.refuse_shards()
 
     # The ranks, and their seed.
 

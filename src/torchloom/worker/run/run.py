@@ -367,28 +367,53 @@ class Run:
         """The step of the checkpoint that was resumed from; None before `steps`, or without one."""
         return self._resumable.resumed_from if self._resumable is not None else None
 
-    def wrap(self, model: M, name: str = "", **options: Any) -> M:
-        """Return the model with data-parallel training that survives the loss of ranks.
+    def wrap(
+        self,
+        model: M,
+        name: str = "",
+        strategy: str | None = None,
+        plan: Mapping[str, Any] | None = None,
+        mesh: Mapping[str, int] | None = None,
+        sequence_parallel: bool = False,
+        **options: Any,
+    ) -> M:
+        """Return the model for training on all ranks, by the strategy of the job or the one given.
 
-        The result has the attributes, the state dict and the parameter names of the model. Its
-        forward pass goes through DistributedDataParallel if there are several ranks. Checkpoints
-        and live recovery carry its parameters and buffers. Move the model to its device and join
-        the ranks first (`init_process_group` or `setup_torch`); create the optimizer afterwards.
+        Under `data_parallel` the result has the attributes, the state dict and the parameter names
+        of the model, and its forward pass goes through DistributedDataParallel if there are
+        several ranks. Checkpoints and live recovery carry its parameters and buffers. The other
+        strategies divide the model in place: each rank holds a part, which is not in checkpoints
+        yet. Move the model to its device and join the ranks first (`init_process_group` or
+        `setup_torch`); create the optimizer afterwards.
 
         Args:
             model: The module to train.
             name: Its name in checkpoints; `model`, `model2` and so on without one.
-            **options: Arguments of `torch.nn.parallel.DistributedDataParallel`.
+            strategy: `data_parallel`, `fsdp`, `hsdp`, `tensor_parallel` or `hybrid`; without one,
+                `distributed` of the job, else `data_parallel`.
+            plan: For tensor parallelism: the style of modules by name, such as
+                `{"layers.*.up": "colwise", "layers.*.down": "rowwise"}`. Ready-made models and
+                models of `transformers` have a plan of their own.
+            mesh: The sizes `dp_replicate`, `dp_shard` and `tp`; without one, all ranks.
+            sequence_parallel: Divide the sequence between the layers of tensor parallelism.
+            **options: Arguments of `DistributedDataParallel`, or of `fully_shard`.
 
         Raises:
             NoGroup: There are several ranks, and no process group yet.
             BadTrackedState: Another model has this name.
+            BadTensorPlan: The model has no plan for tensor parallelism, or cannot be divided by it.
+            SpecError: The mesh does not fit the ranks.
 
         Example:
             >>> model = run.wrap(model.to(device))
             >>> optimizer = torch.optim.AdamW(model.parameters())
         """
-        wrapped: M = self._carried().wrap(model, name, options)
+        asked: dict[str, Any] = {"strategy": strategy, "mesh": mesh}
+        asked = {key: value for key, value in asked.items() if value is not None}
+        if sequence_parallel:
+            asked["sequence_parallel"] = True
+        distributed = asked if strategy is not None else {**self.submitted.distributed, **asked}
+        wrapped: M = self._carried().wrap(model, name, distributed, plan, options)
         return wrapped
 
     def loader(
@@ -465,8 +490,13 @@ class Run:
         self._carried().configure_checkpoints({**when, **kept, "enabled": enabled})
 
     def checkpoint(self) -> None:
-        """Save a checkpoint after the current step. All ranks must call it in the same step."""
+        """Save a checkpoint after the current step. All ranks must call it in the same step.
+
+        Raises:
+            ShardsNotSaved: Each rank holds only a part of the model.
+        """
         resumable = self._carried()
+        resumable.refuse_shards()
         resumable.saves.wanted = True
         if resumable.has_begun and not self._inside:
             resumable.save(self._next, "program")

@@ -76,10 +76,11 @@ def prepare_recovery() -> None:
 
     A rank that replaces another gets a stand-in group without peers until its steps begin.
     """
-    from torchloom.worker.recovery import leave, standin
+    from torchloom.worker.recovery import ddp, leave, standin
 
     try:
         standin.install() if standin.is_wanted(variables()) else leave.watch()
+        ddp.watch()
     except Exception as error:  # then all ranks are restarted instead
         note(error)
 

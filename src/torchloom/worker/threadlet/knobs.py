@@ -88,7 +88,7 @@ class UnknownKnob(UserError):
     code = "unknown_knob"
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        there = f"known: {', '.join(known)}" if known else "there are none"
+        there = f"known: {', '.join(known)}" if known else "it has none"
         hint = nearest(name, known) or there
         super().__init__(f"no knob {name!r}; {hint}")
 
@@ -288,7 +288,7 @@ _ARTICLE: Mapping[Type, str] = {
     "float": "a finite number",
     "int": "a whole number",
     "bool": "true or false",
-    "str": "a text",
+    "str": "a string",
     "json": "any value",
 }
 

@@ -116,7 +116,7 @@ class MetricRows:
             return
         self._reported.add((what, why))
         is_last = len(self._reported) > _MOST_REPORTS
-        line = "more of them are not reported" if is_last else f"{what} is not kept: {why}"
+        line = "further ones are not reported" if is_last else f"{what} is not kept: {why}"
         (self._write or sys.stderr.write)(f"loom: {line}\n")
 
     def collect(self) -> Iterator[Message]:

@@ -35,6 +35,7 @@ class SubmittedJob:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # value, min, max
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
+    distributed: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
 
 
@@ -52,6 +53,7 @@ def submitted(env: Mapping[str, str]) -> SubmittedJob:
         hyperparameters=_mapping(spec, "hyperparameters"),
         knobs=knobs,
         checkpointing=_mapping(spec, "checkpointing"),
+        distributed=_mapping(spec, "distributed"),
         seed=seed if type(seed) is int else None,
     )
 

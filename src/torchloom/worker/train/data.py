@@ -259,6 +259,10 @@ class DatasetPart(Dataset[Pair]):
     def __getitems__(self, at: list[int]) -> Pair:
         return self.samples.take(self.indices[at])
 
+    def one(self) -> Pair:
+        """Return a sample, whichever; also if there is none in this part."""
+        return self.samples.take(torch.zeros(1, dtype=torch.int64))
+
 
 def split(samples: Samples, fraction: float, seed: int) -> tuple[DatasetPart, DatasetPart]:
     """Return the training part and the held-out part, equal on every rank."""

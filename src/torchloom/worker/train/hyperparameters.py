@@ -12,6 +12,7 @@ from typing import Any
 from torchloom.errors import nearest, shorten
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec, Knob
+from torchloom.specs.mesh import SIZES
 from torchloom.specs.shape import at, refuse
 
 MODULE = "module:"  # prefix of the name of a user's function
@@ -105,12 +106,18 @@ class Hyper:
     amp: str = _one_of("automatic mixed precision; fp16 needs a GPU", "off", "bf16", "fp16")
     eval_fraction: float = _of(0.1, "share of the data to evaluate on; 0 is none", 0.0, 0.9)
     loader_workers: int = _of(0, "processes that read data for each worker", 0, 256)
-    hidden: int = _of(256, "width of a hidden layer", 1, 1 << 16, _for("mlp"))
-    layers: int = _of(2, "hidden layers, or blocks", 1, 256, _for("mlp", "transformer"))
+    hidden: int = _of(SIZES["hidden"], "width of a hidden layer", 1, 1 << 16, _for("mlp"))
+    layers: int = _of(
+        SIZES["layers"], "hidden layers, or blocks", 1, 256, _for("mlp", "transformer")
+    )
     channels: int = _of(16, "channels of the first convolution", 1, 1 << 12, _for("cnn"))
-    width: int = _of(128, "size of the embedding of a byte", 1, 1 << 14, _for("transformer"))
-    heads: int = _of(4, "heads of attention; they share the width", 1, 256, _for("transformer"))
-    context: int = _of(64, "bytes of a window", 1, 1 << 16, ("dataset", ("text",)))
+    width: int = _of(
+        SIZES["width"], "size of the embedding of a byte", 1, 1 << 14, _for("transformer")
+    )
+    heads: int = _of(
+        SIZES["heads"], "heads of attention; they share the width", 1, 256, _for("transformer")
+    )
+    context: int = _of(SIZES["context"], "bytes of a window", 1, 1 << 16, ("dataset", ("text",)))
     dropout: float = _of(0.0, "share of values dropped", 0.0, 0.99, _for("mlp", "transformer"))
 
 
@@ -245,5 +252,5 @@ def check_fit(spec: JobSpec, kind: str) -> None:
         return
     data = "text:FILE" if wanted == "tokens" else "synthetic or npz:FILE"
     fitting = " or ".join(name for name, other in MODELS.items() if other == kind)
-    problem = f"{spec.model} does not fit to dataset {shorten(spec.dataset)}"
+    problem = f"{spec.model} does not fit dataset {shorten(spec.dataset)}"
     raise SpecError("model", f"{problem}: take dataset {data}, or model {fitting}")

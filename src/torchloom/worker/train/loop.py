@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from torch import nn
+
 import torchloom as loom
 from torchloom.specs.jobspec import JobSpec, Knob
+from torchloom.specs.mesh import is_sharded, sizes_of
 from torchloom.worker import dist as ranks
 from torchloom.worker.run.run import Run
 from torchloom.worker.train.adapter import WorkerPlan
 from torchloom.worker.train.data import Batch
 from torchloom.worker.train.hyperparameters import TABLE, Hyper, check_job
-from torchloom.worker.train.pytorch import PyTorchAdapter, evaluate
+from torchloom.worker.train.pytorch import PyTorchAdapter, evaluate, share_of
 
 
 def train(spec: JobSpec) -> "Summary":
@@ -26,13 +29,15 @@ def train(spec: JobSpec) -> "Summary":
     offer_knobs(run, spec, hyper)
     run.checkpointing(**checkpoint_settings(spec))
 
-    model = run.wrap(adapter.build_model(spec).to(dist.device))
-    batches = adapter.build_dataloader(spec, dist.rank, dist.world_size)
-    held_out = adapter.build_evaluation(spec, dist.rank, dist.world_size)
+    model = wrapped(run, spec, adapter.build_model(spec).to(dist.device))
+    share, shares = share_of(spec)
+    batches = adapter.build_dataloader(spec, share, shares)
+    held_out = adapter.build_evaluation(spec, share, shares)
     state = adapter.begin(spec, model, hyper.epochs * len(batches), run.config)
-    run.track(optimizer=state.optimizer, scaler=state.scaler)
+    if not is_sharded(spec.distributed.strategy):
+        run.track(optimizer=state.optimizer, scaler=state.scaler)
 
-    pace = StepPace(dist.world_size)
+    pace = StepPace(shares)
     last: dict[str, Any] = {}
     found: dict[str, float] = {}
     for step in run.steps(batches, epochs=hyper.epochs):
@@ -52,6 +57,17 @@ def train(spec: JobSpec) -> "Summary":
     if dist.rank == 0:
         run.event("trained", **summary.facts())
     return summary
+
+
+def wrapped(run: Run, spec: JobSpec, model: nn.Module) -> nn.Module:
+    """Return the model for training by the job's strategy. A collective call."""
+    chosen = spec.distributed
+    return run.wrap(
+        model,
+        strategy=chosen.strategy.value,
+        mesh=None if chosen.mesh is None else sizes_of(chosen.mesh),
+        sequence_parallel=chosen.sequence_parallel,
+    )
 
 
 def checkpoint_settings(spec: JobSpec) -> dict[str, Any]:

@@ -4,9 +4,10 @@ import contextlib
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,11 @@ from torch.utils.data import DataLoader
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
+from torchloom.specs.mesh import data_share, is_sharded, mesh_of
 from torchloom.worker import dist as ranks
 from torchloom.worker import environment
+from torchloom.worker.dist import strategies
+from torchloom.worker.run.tracked_state import refuse_sharded
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
 from torchloom.worker.train.data import (
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 RISE = 0.3  # of the steps of a cycle
 START = 1 / 25  # of the peak
 END = START / 1e4
+_VIEW = "FSDP2-wrapped module .* returned a view"  # which this loop does not change in place
 _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -72,17 +77,19 @@ def evaluate(
 ) -> dict[str, float]:
     """Return loss and accuracy over the samples of all ranks. A collective call.
 
-    A rank may have fewer batches than another, or none.
+    A rank may have fewer batches than another, or none; what it computes instead does not count.
     """
     module = state.module.eval()
     for buffer in module.buffers():
         buffer.copy_(ranks.collectives().broadcast(buffer))  # as the next step would do
     sums = torch.zeros(4, dtype=torch.float64)  # loss, its weight, hits, targets that are classes
-    for samples, targets in batches:
+    for samples, targets, counts in _evenly(batches, is_sharded(state.spec.distributed.strategy)):
         with state.autocast(dist.device):
             outputs = module(samples.to(dist.device))
             wanted = targets.to(dist.device)
             loss = loss_of(module, outputs, wanted)
+        if not counts:
+            continue
         right = right_of(outputs, wanted)
         hits = (0.0, 0) if right is None else (float(right.sum()), right.numel())
         sums += torch.tensor([float(loss) * len(targets), len(targets), *hits])
@@ -90,6 +97,17 @@ def evaluate(
     loss_sum, weight, right_sum, count = ranks.all_reduce(sums).tolist()
     found = {"eval/loss": loss_sum / weight} if weight else {}
     return found | ({"eval/accuracy": right_sum / count} if count else {})
+
+
+def _evenly(batches: Iterable["Pair"], is_divided: bool) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Yield batches, and whether they count: ranks that share a model all run it equally often."""
+    count, last, held_out = 0, None, cast(Any, batches)
+    for last in batches:
+        count += 1
+        yield *last, True
+    if is_divided:
+        for _ in range(count, int(ranks.all_reduce(count, "max"))):
+            yield *(last or held_out.dataset.one()), False
 
 
 def factor(hyper: Hyper, step: int, steps: int) -> float:
@@ -138,7 +156,7 @@ class TorchState:
 
     spec: JobSpec
     hyper: Hyper
-    model: Wrapped  # with DDP, if there are other ranks
+    model: nn.Module  # in DDP if there are other ranks, or divided among them
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     steps: int  # of the whole training, for schedules
@@ -149,7 +167,7 @@ class TorchState:
     @property
     def module(self) -> nn.Module:
         """The model without DDP."""
-        return self.model.module
+        return self.model.module if isinstance(self.model, Wrapped) else self.model
 
     def autocast(self, device: torch.device) -> "torch.autocast":
         """Return the autocast context of the job's precision."""
@@ -193,14 +211,18 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
     ) -> TorchState:
         """Return a training before its first step. A collective call.
 
-        A model that `run.wrap` returned is in the checkpoints of the run.
+        A model that `run.wrap` returned is trained as it is; a replicated one is in the
+        checkpoints of the run.
         """
         hyper, device = hyper_of(spec), ranks.get_torch_device()
         if hyper.amp == "fp16" and device.type == "cpu":
             raise SpecError("hyperparameters.amp", "fp16 needs a GPU: take bf16, or off")
-        joined = model if isinstance(model, Wrapped) else Wrapped(model.to(device), {}, sync=True)
+        joined = model
+        warnings.filterwarnings("ignore", _VIEW)
+        if not isinstance(model, Wrapped) and not is_sharded(spec.distributed.strategy):
+            joined = Wrapped(model.to(device), {}, sync=True)
         scaler = torch.amp.GradScaler(device.type, enabled=hyper.amp == "fp16")
-        ranks.seed_everything(seed_of(spec) + 1 + ranks.get_rank())  # dropout differs between ranks
+        ranks.seed_everything(seed_of(spec) + 1 + share_of(spec)[0])  # for dropout
         optimizer, used = make_optimizer(hyper, joined), {"lr": hyper.lr}
         optimizer.register_step_pre_hook(lambda one, *_: _note_lr(one, used))
         return TorchState(spec, hyper, joined, optimizer, scaler, steps, 0, live or {}, used)
@@ -229,6 +251,7 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
 
     def serialize_state(self, state: TorchState) -> bytes:
         """Return job, weights, optimizer and position; loading it runs no code."""
+        refuse_sharded("the model", state.module)
         content = {
             "spec": job_to_dict(state.spec),
             "steps": state.steps,
@@ -268,6 +291,14 @@ def _loaded(blob: bytes) -> dict[str, Any]:
     return content
 
 
+def share_of(spec: JobSpec) -> tuple[int, int]:
+    """Return which share of the samples this rank takes, and how many shares there are."""
+    rank, world = ranks.get_rank(), ranks.get_world_size()
+    if not is_sharded(spec.distributed.strategy):
+        return rank, world
+    return data_share(mesh_of(spec.distributed, world), rank)
+
+
 def seed_of(spec: JobSpec) -> int:
     """Return the seed of a job; 0 by default."""
     return spec.seed or 0
@@ -295,9 +326,12 @@ def _check_device(plan: WorkerPlan, device: torch.device) -> None:
         raise SpecError(field, f"{problem}: set it to 1 and take more workers")
 
 
-def _synced(model: Wrapped, is_last: bool) -> contextlib.AbstractContextManager[None]:
+def _synced(model: nn.Module, is_last: bool) -> contextlib.AbstractContextManager[None]:
     """Average gradients over the ranks only in the last pass of a step."""
-    return contextlib.nullcontext() if is_last else model.no_sync()
+    if isinstance(model, Wrapped):
+        return contextlib.nullcontext() if is_last else model.no_sync()
+    strategies.set_gradient_sync(model, is_last)
+    return contextlib.nullcontext()
 
 
 def _set_values(state: TorchState) -> None:
@@ -321,7 +355,9 @@ def _apply(state: TorchState) -> None:
     clip = state.live.get("clip", state.hyper.clip)
     if clip:
         state.scaler.unscale_(state.optimizer)
-        nn.utils.clip_grad_norm_(state.module.parameters(), clip)
+        is_whole = isinstance(state.model, Wrapped)
+        limited = nn.utils.clip_grad_norm_ if is_whole else strategies.clip_gradients
+        limited(state.module.parameters(), clip)
     state.scaler.step(state.optimizer)
     state.scaler.update()
     state.optimizer.zero_grad()

@@ -194,7 +194,7 @@ def test_whatever_order_batches_come_in_each_record_is_there_once(
 
 
 def test_what_a_driver_says_in_anger_is_told_in_words(store: PlaneStore) -> None:
-    words = "the records database does not do as asked: .*no_such_table"
+    words = "the records database failed: .*no_such_table"
 
     with pytest.raises(RecordsLost, match=words), store.records.snapshot() as moment:
         moment.rows("SELECT * FROM no_such_table")

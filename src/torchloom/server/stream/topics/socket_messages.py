@@ -110,6 +110,8 @@ def read(text: str | bytes) -> Asked:
 def check(sub: Sub) -> None:
     """Refuse a subscription whose fields contradict each other."""
     if sub.topic in OF_A_JOB and not sub.job:
-        raise BadSub("job", f"{sub.topic} is of a job", "name one by its id")
+        raise BadSub("job", f"{sub.topic} belongs to a job", "name the job by its id")
     if sub.first is not None and sub.last is not None and sub.first > sub.last:
-        raise BadSub("last", "the range of steps ends before it begins", "the smaller step first")
+        raise BadSub(
+            "last", "the range of steps ends before it begins", "write the smaller step first"
+        )

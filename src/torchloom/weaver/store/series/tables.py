@@ -171,4 +171,4 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield connection
     except (sa.exc.DBAPIError, driver.Error) as error:
         why = str(getattr(error, "orig", None) or error).strip()
-        raise RecordsLost(f"the records database does not do as asked: {why}") from error
+        raise RecordsLost(f"the records database failed: {why}") from error

@@ -1,0 +1,154 @@
+"""How the workers of a job are arranged: the mesh of a strategy, and why a job does not fit it.
+
+A worker's number in the mesh is counted with the last dimension of `ORDER` fastest, so that the
+workers of one tensor-parallel group are neighbours, on one host if they fit there.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import Distributed, JobSpec, Mesh, Policy, Strategy
+from torchloom.specs.validate import Problem
+
+ORDER = ("dp_replicate", "dp_shard", "tp")
+DATA = ("dp_replicate", "dp_shard")  # dimensions whose workers take different samples
+SIZES: Mapping[str, int] = {"layers": 2, "hidden": 256, "width": 128, "heads": 4, "context": 64}
+_SPLITS: Mapping[Strategy, tuple[str, ...]] = {
+    Strategy.DATA_PARALLEL: ("dp_replicate",),
+    Strategy.FSDP: ("dp_shard",),
+    Strategy.HSDP: DATA,
+    Strategy.TENSOR_PARALLEL: ("tp",),
+    Strategy.HYBRID: ORDER,
+}
+_HALVED: Mapping[Strategy, tuple[str, str]] = {  # without a mesh: 2 of the first, the rest is half
+    Strategy.HSDP: ("dp_replicate", "dp_shard"),
+    Strategy.HYBRID: ("tp", "dp_shard"),
+}
+_MESH = "distributed.mesh"
+
+
+def sizes_of(mesh: Mesh) -> dict[str, int]:
+    """Return the size of each dimension, in the order of the mesh."""
+    return {name: getattr(mesh, name) for name in ORDER}
+
+
+def mesh_of(distributed: Distributed, workers: int) -> Mesh:
+    """Return the mesh of a strategy on this many workers; raise SpecError if they do not fit."""
+    strategy, given = distributed.strategy, distributed.mesh
+    if given is None:
+        return _whole(strategy, workers)
+    used = _SPLITS[strategy]
+    for name, size in sizes_of(given).items():
+        if size > 1 and name not in used:
+            raise SpecError(f"{_MESH}.{name}", _misplaced(strategy, size, used))
+    product = math.prod(sizes_of(given).values())
+    if product != workers:
+        shown = " x ".join(f"{name} {size}" for name, size in sizes_of(given).items() if size > 1)
+        problem = f"{shown or 'every size 1'} is {product} workers, and the job has {workers}"
+        raise SpecError(_MESH, f"{problem}: change a size, or resources.workers")
+    return given
+
+
+def coordinates(mesh: Mesh, rank: int) -> dict[str, int]:
+    """Return the place of a worker in each dimension."""
+    found: dict[str, int] = {}
+    for name in reversed(ORDER):
+        rank, found[name] = divmod(rank, getattr(mesh, name))
+    return {name: found[name] for name in ORDER}
+
+
+def data_share(mesh: Mesh, rank: int) -> tuple[int, int]:
+    """Return which share of the samples a worker takes, and how many shares there are.
+
+    Workers of one tensor-parallel group take the same samples.
+    """
+    at = coordinates(mesh, rank)
+    return at["dp_replicate"] * mesh.dp_shard + at["dp_shard"], mesh.dp_replicate * mesh.dp_shard
+
+
+def is_sharded(strategy: Strategy) -> bool:
+    """Tell whether each worker holds only a part of the model."""
+    return strategy is not Strategy.DATA_PARALLEL
+
+
+def mesh_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield why a job cannot be trained by its strategy, by field."""
+    try:
+        mesh = mesh_of(spec.distributed, spec.resources.workers)
+    except SpecError as error:
+        yield error.path, error.problem
+        return
+    if is_sharded(spec.distributed.strategy):
+        yield from _missing(spec)
+    if spec.distributed.sequence_parallel:
+        yield from _sequence_problems(spec, mesh)
+    if mesh.tp > 1:
+        yield from _tensor_problems(spec, mesh.tp)
+
+
+def _whole(strategy: Strategy, workers: int) -> Mesh:
+    """Return the mesh of a job that names none: it takes all workers."""
+    if strategy not in _HALVED:
+        return Mesh(**{_SPLITS[strategy][0]: workers})
+    first, second = _HALVED[strategy]
+    if workers < 4 or workers % 2:
+        problem = f"missing: {strategy.value} takes an even number of workers without a mesh"
+        raise SpecError(_MESH, f"{problem}, 4 or more, not {workers}; give {_names(strategy)}")
+    return Mesh(**{first: 2, second: workers // 2})
+
+
+def _names(strategy: Strategy) -> str:
+    return " and ".join(_SPLITS[strategy])
+
+
+def _misplaced(strategy: Strategy, size: int, used: tuple[str, ...]) -> str:
+    return (
+        f"is {size}, and {strategy.value} divides the workers by {' and '.join(used)} only:"
+        " remove it, or take the strategy hybrid"
+    )
+
+
+def _missing(spec: JobSpec) -> Iterator[Problem]:
+    """Yield what sharded training cannot do yet."""
+    name = spec.distributed.strategy.value
+    if spec.checkpointing.enabled:
+        problem = f"shards of {name} cannot be saved yet: turn it off, or take data_parallel"
+        yield "checkpointing.enabled", problem
+    if spec.recovery.policy in (Policy.LIVE, Policy.SHRINK):
+        policy = spec.recovery.policy.value
+        problem = f"{policy} cannot carry the shards of {name}: take restart or fail"
+        yield "recovery.policy", problem
+    if spec.elastic is not None:
+        yield "elastic", f"the mesh of {name} has a fixed number of workers: remove it"
+
+
+def _sequence_problems(spec: JobSpec, mesh: Mesh) -> Iterator[Problem]:
+    path = "distributed.sequence_parallel"
+    if mesh.tp == 1:
+        yield path, "divides what tensor parallelism leaves whole: give the mesh a tp of 2 or more"
+    elif spec.model in ("mlp", "cnn"):
+        yield path, f"{spec.model} has no sequences: remove it, or take the model transformer"
+    elif spec.model == "transformer" and spec.dataset.startswith("text"):
+        yield from _undivided(spec, "context", mesh.tp, "bytes of a window")
+
+
+def _tensor_problems(spec: JobSpec, size: int) -> Iterator[Problem]:
+    """Yield which sizes of a ready-made model cannot be divided by tensor parallelism."""
+    if spec.model == "cnn":
+        yield "model", "cnn has no plan for tensor parallelism: take mlp or transformer, or fsdp"
+    elif spec.model == "mlp":
+        yield from _undivided(spec, "hidden", size, "units of a hidden layer")
+    elif spec.model == "transformer":
+        yield from _undivided(spec, "heads", size, "heads")
+
+
+def _undivided(spec: JobSpec, name: str, size: int, what: str) -> Iterator[Problem]:
+    found = spec.hyperparameters.get(name, SIZES[name])
+    if isinstance(found, int) and found % size:  # the trainer refuses what is no number
+        problem = f"{found} {what} cannot be divided among tp {size}: give a multiple of {size}"
+        yield f"hyperparameters.{name}", problem
+
+
+assert {each.name for each in fields(Mesh)} == set(ORDER)

@@ -1,0 +1,173 @@
+"""The mesh of a strategy: its arithmetic, and what does not fit is refused by field."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom.specs import SpecError
+from torchloom.specs.jobspec import Distributed, Mesh, Strategy
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.mesh import coordinates, data_share, mesh_of, sizes_of
+
+SIZES = st.integers(1, 5)
+
+
+def job(strategy: str, workers: int = 4, model: str = "mlp", **more: Any) -> dict[str, Any]:
+    """Return a job; `mesh` and `sequence_parallel` go where they belong."""
+    distributed = {"strategy": strategy}
+    distributed |= {name: more.pop(name) for name in ("mesh", "sequence_parallel") if name in more}
+    dataset = "text:words.txt" if model == "transformer" else "synthetic"
+    program = {"model": model, "dataset": dataset} if model else {}
+    found = {"name": "a", "resources": {"workers": workers}, "distributed": distributed}
+    return {**found, **program, **more}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "mesh"),
+    [
+        ("data_parallel", 3, Mesh(dp_replicate=3)),
+        ("fsdp", 4, Mesh(dp_shard=4)),
+        ("fsdp", 1, Mesh()),
+        ("tensor_parallel", 4, Mesh(tp=4)),
+        ("hsdp", 6, Mesh(dp_replicate=2, dp_shard=3)),
+        ("hybrid", 8, Mesh(dp_shard=4, tp=2)),
+    ],
+)
+def test_without_a_mesh_a_strategy_takes_all_workers(
+    strategy: str, workers: int, mesh: Mesh
+) -> None:
+    assert mesh_of(Distributed(Strategy(strategy)), workers) == mesh
+
+
+@given(st.builds(Mesh, SIZES, SIZES, SIZES))
+def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_tensor_group(
+    mesh: Mesh,
+) -> None:
+    world = mesh.dp_replicate * mesh.dp_shard * mesh.tp
+    places = [coordinates(mesh, rank) for rank in range(world)]
+    shares = [data_share(mesh, rank) for rank in range(world)]
+
+    assert len({tuple(place.values()) for place in places}) == world
+    assert all(place[name] < size for place in places for name, size in sizes_of(mesh).items())
+    assert shares == [(rank // mesh.tp, world // mesh.tp) for rank in range(world)]
+
+
+@pytest.mark.parametrize(
+    ("told", "path", "problem"),
+    [
+        (
+            job("fsdp", mesh={"dp_shard": 3}),
+            "distributed.mesh",
+            "dp_shard 3 is 3 workers, and the job has 4: change a size, or resources.workers",
+        ),
+        (
+            job("data_parallel", mesh={}),
+            "distributed.mesh",
+            "every size 1 is 1 workers, and the job has 4: change a size, or resources.workers",
+        ),
+        (
+            job("fsdp", mesh={"dp_shard": 2, "tp": 2}),
+            "distributed.mesh.tp",
+            "is 2, and fsdp divides the workers by dp_shard only: remove it, or take the strategy"
+            " hybrid",
+        ),
+        (
+            job("hsdp", workers=3),
+            "distributed.mesh",
+            "missing: hsdp takes an even number of workers without a mesh, 4 or more, not 3; give"
+            " dp_replicate and dp_shard",
+        ),
+        (
+            job("hybrid", workers=2),
+            "distributed.mesh",
+            "missing: hybrid takes an even number of workers without a mesh, 4 or more, not 2;"
+            " give dp_replicate and dp_shard and tp",
+        ),
+        (job("fsdp", mesh={"dp_shard": 0}), "distributed.mesh.dp_shard", None),
+        (job("fsdp", mesh={"cp": 4}), "distributed.mesh.cp", None),
+        (
+            job("fdsp"),
+            "distributed.strategy",
+            "expected one of DATA_PARALLEL, FSDP, HSDP, TENSOR_PARALLEL, HYBRID, got 'fdsp'",
+        ),
+        (
+            job("parameter_server"),
+            "distributed.strategy",
+            "parameter_server cannot be run yet: take one of data_parallel, fsdp, hsdp,"
+            " tensor_parallel, hybrid",
+        ),
+        (
+            job("tensor_parallel", hyperparameters={"hidden": 30}),
+            "hyperparameters.hidden",
+            "30 units of a hidden layer cannot be divided among tp 4: give a multiple of 4",
+        ),
+        (
+            job("tensor_parallel", workers=3, model="transformer"),
+            "hyperparameters.heads",
+            "4 heads cannot be divided among tp 3: give a multiple of 3",
+        ),
+        (
+            job(
+                "tensor_parallel",
+                model="transformer",
+                sequence_parallel=True,
+                hyperparameters={"context": 30},
+            ),
+            "hyperparameters.context",
+            "30 bytes of a window cannot be divided among tp 4: give a multiple of 4",
+        ),
+        (
+            job("tensor_parallel", model="cnn"),
+            "model",
+            "cnn has no plan for tensor parallelism: take mlp or transformer, or fsdp",
+        ),
+        (
+            job("tensor_parallel", sequence_parallel=True),
+            "distributed.sequence_parallel",
+            "mlp has no sequences: remove it, or take the model transformer",
+        ),
+        (
+            job("fsdp", sequence_parallel=True),
+            "distributed.sequence_parallel",
+            "divides what tensor parallelism leaves whole: give the mesh a tp of 2 or more",
+        ),
+        (
+            job("fsdp", checkpointing={"enabled": True}),
+            "checkpointing.enabled",
+            "shards of fsdp cannot be saved yet: turn it off, or take data_parallel",
+        ),
+        (
+            job("hsdp", recovery={"policy": "live"}),
+            "recovery.policy",
+            "live cannot carry the shards of hsdp: take restart or fail",
+        ),
+        (
+            job("fsdp", elastic={"min": 2, "max": 4}),
+            "elastic",
+            "the mesh of fsdp has a fixed number of workers: remove it",
+        ),
+        (
+            job("fsdp", compression={"enabled": True}),
+            "compression.enabled",
+            "gradients cannot be compressed yet: leave it out, or false",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_field(
+    told: dict[str, Any], path: str, problem: str | None
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        job_from_dict(told)
+
+    assert refused.value.path == path
+    assert problem is None or refused.value.problem == problem
+
+
+def test_a_program_may_have_any_mesh_that_is_its_workers() -> None:
+    told = job(
+        "hybrid", 8, model="", script="a.py", mesh={"dp_replicate": 2, "dp_shard": 2, "tp": 2}
+    )
+
+    assert job_from_dict(told).distributed.mesh == Mesh(2, 2, 2)
