@@ -91,7 +91,15 @@ class CannotLive(Exception):
 class ZygoteServer:
     """Serves one socket: a request makes a fork that keeps a job's ranks."""
 
-    def __init__(self, address: Path, lock: int, idle: float, files: dict[str, _Stamp]) -> None:
+    def __init__(
+        self,
+        address: Path,
+        lock: int,
+        idle: float,
+        files: dict[str, _Stamp],
+        lesson: preload.Lesson,
+    ) -> None:
+        self._lesson = lesson
         self._address = address
         self._lock = lock
         self._idle = idle
@@ -111,6 +119,8 @@ class ZygoteServer:
     def serve(self) -> None:
         """Fork keepers until idle for too long, outdated, or asked to leave."""
         while not self._leaving and self._is_wanted():
+            if not self._keepers and self._lesson.is_news and self._owns_address():
+                self._begin_again()
             ready = self._selector.select(min(self._look, self._idle))
             for key, _ in ready:
                 key.data()
@@ -118,6 +128,14 @@ class ZygoteServer:
                 collapse()
                 self._look = _LOOK
         self._retire()
+
+    def _begin_again(self) -> NoReturn:
+        """Start afresh in the same process, to import what programs have imported meanwhile."""
+        self._address.unlink()
+        os.set_inheritable(self._lock, True)
+        entries = (entry.partition(b"=") for entry in _read("/proc/self/environ").split(b"\0"))
+        env = {name: value for name, _, value in entries if name}
+        os.execve(sys.executable, sys.orig_argv, env)
 
     def _retire(self) -> None:
         """Make room for a successor before a client is sent to look for one."""
@@ -327,7 +345,8 @@ def main(arguments: list[str]) -> None:
     began = time.time_ns()
     try:
         idle = float(os.environ.get(zygote_client.IDLE_VARIABLE) or _IDLE)
-        fork_cleanup.remember(_origin(interpreter, Path(cache)))
+        origin, lesson = _origin(interpreter, Path(cache))
+        fork_cleanup.remember(origin)
         _check()
     except Exception as error:  # whatever it is, the next client gets it as the reason
         traceback.print_exc()
@@ -341,16 +360,17 @@ def main(arguments: list[str]) -> None:
     times = (changed for stamp in files.values() for changed in (stamp[0], *stamp[2:]))
     if not any(began < changed <= time.time_ns() for changed in times):
         files |= _packages()
-        ZygoteServer(Path(address), int(lock), idle, files).serve()
+        ZygoteServer(Path(address), int(lock), idle, files, lesson).serve()
 
 
-def _origin(interpreter: str, cache: Path) -> fork_cleanup.ZygoteOrigin:
+def _origin(interpreter: str, cache: Path) -> tuple[fork_cleanup.ZygoteOrigin, preload.Lesson]:
     """Import everything and note what was there before."""
     env, coerced = _environment()
     path = tuple(sys.path[len(fork_cleanup.python_path(env)) :])
     roots = preload.installed_roots()
     known = fingerprint.digest(interpreter, fingerprint.fingerprint(roots))
     preload.preload(cache / f"modules-{known}.json")
+    lesson = preload.study(cache / f"learned-{known}.json")
     import threadpoolctl  # type: ignore[import-untyped,unused-ignore]  # after all it looks at
 
     libraries = threadpoolctl.ThreadpoolController()
@@ -358,9 +378,10 @@ def _origin(interpreter: str, cache: Path) -> fork_cleanup.ZygoteOrigin:
     flags = command.flags if command is not None else ()
     modules = frozenset(name for name in sys.modules if "." not in name)
     elsewhere = frozenset(name for name in _elsewhere() if "." not in name)
-    return fork_cleanup.ZygoteOrigin(
+    origin = fork_cleanup.ZygoteOrigin(
         interpreter, flags, env, path, coerced, libraries, modules, elsewhere
     )
+    return origin, lesson
 
 
 def _environment() -> tuple[dict[str, str], dict[str, str]]:
@@ -383,18 +404,10 @@ def _read(path: str) -> bytes:
 def _check() -> None:
     if why := preload.unfit(dict(sys.modules), preload.installed_roots()):
         raise CannotLive(why)
-    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+    if (threads := preload.threads()) != 1:
         raise CannotLive(f"importing torch starts threads: {threads} are there")
-    if found := next((path for path in _descriptors() if path.startswith("/dev/nvidia")), ""):
+    if found := preload.device():
         raise CannotLive(f"importing torch opens {found}; a fork could not use the device")
-
-
-def _descriptors() -> list[str]:
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return found
 
 
 def _stamps() -> dict[str, _Stamp]:
