@@ -24,7 +24,10 @@ STAMP = ".sources"  # lies in the site, so that an sdist's is known to be curren
 SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {  # folder: heading, what comes first in it
     "tutorials": (
         "Tutorials",
-        ("first-run", "survive-a-kill", "steer-a-run", "hugging-face", "slurm", "team-plane"),
+        (
+            *("first-run", "survive-a-kill", "steer-a-run"),
+            *("hugging-face", "lightning", "accelerate", "slurm", "team-plane"),
+        ),
     ),
     "guides": (
         "Guides",

@@ -192,6 +192,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "tar": _no_tar,
     "torch": functools.partial(_no_module, "torch"),
     "accelerate": functools.partial(_no_module, "accelerate"),
+    "jax": functools.partial(_no_module, "jax"),
     "lightning": functools.partial(_no_module, "lightning"),
     "torchft": functools.partial(_no_module, "torchft"),
     "transformers": functools.partial(_no_module, "transformers"),

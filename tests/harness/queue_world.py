@@ -195,9 +195,10 @@ class Plane:
     async def settled(self) -> None:
         """Come back when nothing is being started."""
         while not self.world.fate.is_over:
-            if not self.coordinator.starting.is_any():
+            is_busy = any(map(self.coordinator.starting.is_busy, [j.id for j in self.jobs.all()]))
+            await asyncio.sleep(0)  # in this turn the end of the last one is noted
+            if not is_busy:
                 return
-            await asyncio.sleep(0)
 
     async def close(self) -> None:
         await self.coordinator.close()

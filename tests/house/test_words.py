@@ -46,7 +46,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "src/torchloom/launch/host/shared_memory.py": (("life.handed-on", "the name of a file"),),
     "src/torchloom/weaver/store/state_tables.py": (("regroupings =", "a table of state.db"),),
     "src/torchloom/schedulers/lsf_scheduler.py": (("dependency_in_vain", _REASON),),
-    "src/torchloom/weaver/commands/driver.py": (('"somebody"', _REASON),),
     "src/torchloom/worker/run/agreement.py": (("told-", "a key of the generation's store"),),
     "src/torchloom/server/models/stream.py": (("heard_at", _FIELD),),
     "src/torchloom/server/stream/topics/cluster.py": (("heard_at", _FIELD), ('"heard"', _FIELD)),

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from torchloom.messages.plane import Event, Metrics, Register
 
 from ...harness.forked_ranks import free_port
 from ...harness.home import until
-from ...harness.plane_jobs import PATIENCE, Plane, loom
+from ...harness.plane_jobs import LOOM, PATIENCE, Plane, loom
 from ..run.conftest import commit
 from ..threadlet.conftest import Ranks
 from .trainer_jobs import SCRIPTS, WORLD, TrainerJob, audit, demanded, ending, flip, refused
@@ -280,6 +283,7 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         (job.out / "away").rename(files)
         job.hold(STOPPED)
         job.held(STOPPED)
+        shown = json.loads(loom("show", job.id, "--json"))
         released = door.ask("pause", None, job=job.id, release=True, wait=0.0)
         job.release()
         until(lambda: job.state() == "PAUSED", PATIENCE)
@@ -299,6 +303,8 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         until(lambda: job.state() == "RUNNING", PATIENCE)
         assert job.over() == "COMPLETED"
 
+    assert (shown["step"], shown["total_steps"]) == (STOPPED, STEPS)
+    assert shown["eta_seconds"] >= 0
     assert (released["kind"], saved) == ("stop", at)
     assert before == [one.digest for one in undisturbed.taken()[: len(before)]]
     later = [one for one in job.taken() if one.pid == job.pid(0)]
@@ -307,3 +313,22 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
     exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["exact"]) == (at, True)
     assert (resized["step"], resized["why"]) == (at, "world size 2 -> 1")
+
+
+def test_a_launch_that_gets_sigterm_saves_in_the_trainers_way(
+    plane: Plane, warm: None, tmp_path: Path
+) -> None:
+    env = {**os.environ, "OUT": str(tmp_path), "STEPS": "1000000", "EVERY": "1000000"}
+    words = [LOOM, "launch", "-n", str(WORLD), str(PROGRAM)]
+    steps = tmp_path / "steps-0"
+    with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL) as launch:
+        until(lambda: steps.exists() and len(steps.read_text().splitlines()) > 12, PATIENCE)
+        launch.send_signal(signal.SIGTERM)
+        launch.wait(PATIENCE)
+
+    ends = [json.loads((tmp_path / f"ends-{rank}").read_text())[0] for rank in range(WORLD)]
+    assert ends[0] == ends[1]
+    with plane.database("state") as base:
+        query = "SELECT step, state, trigger FROM checkpoints WHERE path = ?"
+        path = str(tmp_path / "files" / f"checkpoint-{ends[0]}")
+        assert base.execute(query, (path,)).fetchall() == [(ends[0], "committed", "stop")]

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from torchloom.client import plane as door
 from torchloom.messages.plane import Metrics
 
 from ...harness.forked_ranks import free_port
+from ...harness.plane_jobs import Plane
 from ..threadlet.conftest import Ranks
+from .trainer_jobs import TrainerJob, ending
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 SCRIPT = str(Path(__file__).parent / "scripts" / "trained.py")
@@ -18,7 +21,7 @@ NEW = 0.03
 
 
 def rows(ranks: Ranks, rank: int) -> list[Any]:
-    """Return step, loss, the program's lr and the lr that a weight shows, by its own file."""
+    """Return process, step, the program's lr, the shown lr and the loss, by its own file."""
     lines = (ranks.folder / f"steps-{rank}").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -53,12 +56,12 @@ def check(ranks: Ranks, kind: str) -> None:
     assert 0 < changed <= HELD + 2
     for rank in range(WORLD):
         found = rows(ranks, rank)
-        own = {step: lr for step, _, lr, _ in found}
+        own = {step: lr for _, step, lr, *_ in found}
         scale = NEW / own[changed]
         used = [lr * (scale if step >= changed else 1) for step, lr in own.items()]
         assert list(own) == list(range(STEPS))
-        assert [moved for *_, moved in found] == pytest.approx(used, rel=1e-3)
-        assert curve(ranks, rank) == pytest.approx({step: loss for step, loss, *_ in found})
+        assert [moved for *_, moved, _ in found] == pytest.approx(used, rel=1e-3)
+        assert curve(ranks, rank) == pytest.approx({step: loss for _, step, *_, loss in found})
 
 
 @pytest.mark.shows("DDP loop", "curve", "lr")
@@ -72,13 +75,13 @@ def test_a_ddp_loop_is_seen_and_steered(ranks: Ranks) -> None:
 def test_a_loop_that_continues_from_its_own_checkpoint_has_its_own_steps(
     ranks: Ranks, kind: str
 ) -> None:
-    env = {"KIND": kind, "FILES": str(ranks.folder), "OPTIMIZER": "AdamW"}
+    env = {"KIND": kind, "FILES": str(ranks.folder), "ADAM": "1"}
     ranks.run(SCRIPT, WORLD, attach=False, STEPS="9", MASTER_PORT=str(free_port()), **env)
 
     ranks.run_and_close(SCRIPT, WORLD, STEPS="14", MASTER_PORT=str(free_port()), **env)
 
     for rank in range(WORLD):
-        found = {step: loss for step, loss, *_ in rows(ranks, rank)[9:]}
+        found = {step: loss for _, step, *_, loss in rows(ranks, rank)[9:]}
         assert list(found) == list(range(9, 14))
         assert curve(ranks, rank) == pytest.approx(found)
 
@@ -98,3 +101,34 @@ def test_a_loop_with_accumulation_clipping_and_its_own_schedule_is_seen_and_stee
     ranks: Ranks,
 ) -> None:
     check(ranks, "nanoGPT")
+
+
+@pytest.mark.shows("Loop like nanoGPT's", "killed")
+def test_a_killed_loop_that_saves_itself_continues_with_the_lr_that_was_set(
+    plane: Plane, warm: None, tmp_path: Path
+) -> None:
+    told = {"KIND": "nanoGPT", "ADAM": 1, "EVERY": 10, "STEPS": 30}
+    with ending(TrainerJob("trained.py", tmp_path / "out", hold=3, retries=1, **told)) as job:
+        job.held(3)
+        job.ready()
+        door.ask("set", None, job=job.id, values={"lr": NEW}, at=7, wait=0.0)
+        job.hold(27)
+        job.held(27)
+        first = {rank: job.pid(rank) for rank in range(WORLD)}
+        job.release()
+        job.kill(1)
+        assert job.over() == "COMPLETED"
+
+    for rank in range(WORLD):
+        before = [one for one in job.taken(rank) if one.pid == first[rank]]
+        later = [one for one in job.taken(rank) if one.pid != first[rank]]
+        own = {one.step: one.lr for one in (*before, *later)}
+        used = [one.lr * (NEW / own[7] if one.step >= 7 else 1) for one in (*before, *later)]
+        assert [one.step for one in later] == list(range(20, 30))
+        assert [one.moved for one in (*before, *later)] == pytest.approx(used, rel=1e-3)
+        again = {one.step: one.digest for one in later}
+        assert {one.step: again[one.step] for one in before[20:]} == {
+            one.step: one.digest for one in before[20:]
+        }
+    assert job.curve("loss") == pytest.approx({one.step: one.digest for one in job.taken()})
+    assert door.ask("job", job=job.id)["step"] == 30

@@ -131,7 +131,7 @@ class TrainerJob:
             found = state.execute(f"{words} ORDER BY generation", (self.id,)).fetchall()
         return {step: (phase, trainer, path) for step, phase, trainer, path in found}
 
-    def events(self, base: Plane, kind: str, count: int, rank: int = 0) -> list[dict[str, Any]]:
+    def events(self, base: Plane, kind: str, count: int = 0, rank: int = 0) -> list[dict[str, Any]]:
         """Return the facts of the events of a kind that a rank has sent, once there are so many.
 
         The last records of a process are stored soon after its end.

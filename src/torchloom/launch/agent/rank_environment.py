@@ -4,6 +4,7 @@ The launch process knows a rank's place in its group, the agent what is true of 
 """
 
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from torchloom.specs.states import ReplicaKey
 
 _SITE = Path(__file__).parents[2] / "worker/threadlet/site"  # where our sitecustomize lies
+_FIRST_JAX_PORT, _JAX_PORTS = 61440, 4096  # where JAX itself looks in a Slurm job
 _NOT_FOR_RANKS = (
     AGENT_VARIABLE,
     TOKEN_VARIABLE,
@@ -105,6 +107,8 @@ def group_variables(
         own[INCARNATION_VARIABLE] = "1"
     if request.nodes:
         own["TORCHX_RANK0_HOST"] = meeting.address
+        port = _jax_port(request.app_id, group.role.name, attempt)
+        own["JAX_COORDINATOR_ADDRESS"] = f"{meeting.address}:{port}"
     return {name: str(value) for name, value in contract.items()} | own
 
 
@@ -166,6 +170,11 @@ def _defaults(order: "ReplicaOrder", variables: Mapping[str, str]) -> dict[str, 
         if variables.get("LOCAL_WORLD_SIZE") != "1":
             defaults["OMP_NUM_THREADS"] = "1"
     return defaults
+
+
+def _jax_port(*place: object) -> int:
+    """Return a port on rank 0's host: not probed, but the same for all ranks of an attempt."""
+    return _FIRST_JAX_PORT + zlib.crc32(repr(place).encode()) % _JAX_PORTS
 
 
 def _upper(name: str) -> str:

@@ -20,11 +20,14 @@ _PREFIXES = (
     *("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "PYTORCH_"),
     "TORCH",
     *("ATEN_", "DNNL_", "ONEDNN_", "GOTO_", "BLIS_", "VECLIB_"),  # arithmetic below torch
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "TOKENIZERS_"),  # if learned
+    *("ACCELERATE_", "LIGHTNING_", "PL_", "TQDM_", "USE_"),
     *("NPY_", "NUMPY_", "SYMPY_", "MPMATH_", "NETWORKX_", "TRITON_", "LC_"),  # read on import
 )
-_LATER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCHX_")  # read by the program, not by an import
+_LATER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCHX_", "HF_TOKEN")  # by the program, not an import
 _NAMES = (
     "HOME",
+    "XDG_CACHE_HOME",
     "LANG",
     "LANGUAGE",
     "CUDA_HOME",

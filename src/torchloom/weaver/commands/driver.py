@@ -262,7 +262,7 @@ class CommandDriver:
 
     def _turn(self, job: str, entry: rules.CommandEntry) -> None:
         """Have the job's state follow what its ranks did."""
-        kind, author = entry.command.kind, entry.command.author or "somebody"
+        kind, author = entry.command.kind, entry.command.author or "user"
         if entry.status is not rules.Status.APPLIED or not entry.acks:
             return
         if kind is rules.CommandKind.PAUSE and not entry.why:

@@ -221,10 +221,6 @@ class JobStarter:
         task = self._tasks.get(job)
         return task is not None and not task.done()
 
-    def is_any(self) -> bool:
-        """Tell whether any job is being started."""
-        return bool(self._tasks)
-
     async def close(self) -> None:
         """Start no more jobs; wait for the starts that are under way."""
         for task in list(self._tasks.values()):

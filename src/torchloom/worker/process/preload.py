@@ -1,4 +1,8 @@
-"""Know what training imports lazily, so that a zygote has it all: recorded from a real step."""
+"""Know what training imports, so that a zygote has it all: recorded from a real step, and learned.
+
+A warm rank that has imported a framework leaves the list of what it has imported when it ends. The
+next zygote imports that, too, if a fork that tries it shows that it can be forked afterwards.
+"""
 
 import contextlib
 import importlib
@@ -27,6 +31,108 @@ _OURS = (  # a rank that takes the place of another has all others wait for its 
 )
 
 
+# Learned when a program imports one of them; others are imported for these alone.
+FRAMEWORKS = (
+    *("accelerate", "datasets", "lightning", "peft", "pytorch_lightning", "torchvision"),
+    *("transformers", "trl"),
+)
+_NEVER = ("jax", "jaxlib", "mlflow", "mpi4py", "tensorflow", "wandb")  # threads, files, connections
+_FIT, _UNFIT = 0, 1
+
+
+class Lesson:
+    """What programs have imported beside what their zygote had, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = self._changed_at()
+        self._held: frozenset[str] = frozenset()
+
+    @property
+    def is_news(self) -> bool:
+        """Tell whether a program has imported more since this zygote began."""
+        return self._changed_at() > self._read
+
+    def preload(self) -> None:
+        """Import what was learned, if this process can be forked with it."""
+        names = _read(self._path) or []
+        if names and _can_be_forked(names):
+            _import(names)
+        self._held = frozenset(sys.modules)
+
+    def learn(self) -> None:
+        """Note what this program, a fork of the zygote, has imported, if it uses a framework."""
+        new = sys.modules.keys() - self._held
+        if new.isdisjoint(FRAMEWORKS):
+            return
+        known = _read(self._path) or []
+        found = [name for name in _installed() if name in new and not _is_excluded(name)]
+        if more := [name for name in found if name not in set(known)]:
+            _write(self._path, known + more)
+
+    def _changed_at(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+
+_lesson: Lesson | None = None
+
+
+def study(path: Path) -> Lesson:
+    """Import what programs have imported before, and learn more from the forks of this process."""
+    global _lesson
+    _lesson = Lesson(path)
+    _lesson.preload()
+    return _lesson
+
+
+def learn() -> None:
+    """Leave what this program has imported for the next zygote; nothing outside of a warm rank."""
+    if _lesson is not None and os.environ.get("RANK", "0") == "0":
+        _lesson.learn()
+
+
+def threads() -> int:
+    """Return the number of threads of this process."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def device() -> str:
+    """Return a device that this process has opened, which its forks could not use; else nothing."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if (path := os.readlink(f"/proc/self/fd/{name}")).startswith("/dev/nvidia"):
+                return path
+    return ""
+
+
+def _is_excluded(name: str) -> bool:
+    return name.startswith("__") or name.partition(".")[0] in _NEVER
+
+
+def _can_be_forked(names: list[str]) -> bool:
+    """Tell whether a process that has imported this has one thread and no device, by a trial."""
+    pid = os.fork()
+    if pid == 0:
+        code = _UNFIT
+        try:
+            _import(names)
+            found = dict(sys.modules)
+            if threads() == 1 and not device() and not unfit(found, installed_roots()):
+                code = _FIT
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == _FIT
+
+
+def _import(names: list[str]) -> None:
+    for name in names:
+        with contextlib.suppress(Exception):  # what cannot be imported alone, a program will import
+            importlib.import_module(name)
+
+
 def preload(cache: Path) -> None:
     """Import torch and all that the first training step of a program would import."""
     import torch  # noqa: F401
@@ -35,9 +141,7 @@ def preload(cache: Path) -> None:
     if names is None:
         names = _record()
         _write(cache, names)
-    for name in names:
-        with contextlib.suppress(Exception):  # what cannot be imported alone, a program will import
-            importlib.import_module(name)
+    _import(names)
     for name in _OURS:
         with contextlib.suppress(ImportError):  # an interpreter without msgspec has no threadlet
             importlib.import_module(name)

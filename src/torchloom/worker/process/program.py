@@ -233,6 +233,7 @@ def _exit_code(code: object) -> int:
 
 def _leave(code: int, interrupted: bool = False) -> "NoReturn":
     """End as Python ends: threads joined, exit functions, buffers, destructors, C's own exit."""
+    _leave_word()
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
     import atexit
@@ -249,6 +250,15 @@ def _leave(code: int, interrupted: bool = False) -> "NoReturn":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     os._exit(128 + signal.SIGINT)  # not reached: the signal is no longer handled
+
+
+def _leave_word() -> None:
+    """Tell the next zygote what this program has imported, in a fork of one."""
+    try:
+        if (preload := sys.modules.get("torchloom.worker.process.preload")) is not None:
+            preload.learn()
+    except Exception as error:  # the program has ended as it should
+        sys.stderr.write(f"loom: what this program imports is not learned: {error}\n")
 
 
 def _flushed() -> bool:

@@ -14,6 +14,7 @@ from torchloom.worker.environment import (
     PAGE_VARIABLE,
     variables,
 )
+from torchloom.worker.process import rendezvous
 from torchloom.worker.programs.frameworks import observe_frameworks
 from torchloom.worker.threadlet import inner_ranks
 from torchloom.worker.threadlet.import_hook import when_imported
@@ -58,6 +59,8 @@ def attach_the_first() -> None:
     if inner_ranks.is_launcher(sys.orig_argv):
         inner_ranks.admit(env)
         return
+    if not inner_ranks.has_own_place(env):
+        rendezvous.leave_to_parent()
     if inner_ranks.has_own_place(env):
         when_imported(_MODULE, _begin_inner)
     elif OWNER_VARIABLE not in env:

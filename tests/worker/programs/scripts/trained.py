@@ -1,8 +1,8 @@
 """Training programs of the usual kinds, with nothing of torchloom in them.
 
-Each writes to a file of its own, step by step: its step, its loss, the lr that its schedule wants
-and the lr that a weight shows. It waits before the step that the file `hold` names. With a file
-`saved` it continues where the program that wrote it has ended.
+Each writes to a file of its own, step by step: its process, its step, the lr that its schedule
+wants, the lr that a weight shows, and its loss. It waits before the step that the file `hold`
+names. With a file `saved` it continues where the program that wrote it was then.
 """
 
 import json
@@ -19,8 +19,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-KIND, OUT = os.environ["KIND"], Path(os.environ["FILES"])
-STEPS, WIDTH, LR = int(os.environ["STEPS"]), 8, 0.1
+KIND, OUT = os.environ["KIND"], Path(os.environ.get("FILES") or os.environ["OUT"])
+STEPS, EVERY, WIDTH, LR = int(os.environ["STEPS"]), int(os.environ.get("EVERY", "1000")), 8, 0.1
+ADAM = {"lr": LR, "betas": (0.0, 0.0), "weight_decay": 0.0}  # each weight moves by the lr
 SAVED = OUT / "saved"
 
 
@@ -32,6 +33,21 @@ def held(step):
 def local(tensor):
     """Return this rank's part of a parameter or of its gradient."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shown(was):
+    """Return the lr that a weight shows after a step."""
+    moved, grad = was - local(weight).detach(), local(weight.grad)
+    return (moved.abs().max() if IS_ADAM else moved.norm() / grad.norm()).item()
+
+
+def save(step):
+    """Save for another process, as programs do it themselves."""
+    if KIND in ("DDP", "nanoGPT") and dist.get_rank() == 0:
+        parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({**states, "step": step}, SAVED.with_suffix(".partial"))
+        SAVED.with_suffix(".partial").rename(SAVED)
 
 
 def batch(step):
@@ -89,7 +105,11 @@ def trained(step):
 
 dist.init_process_group("gloo")
 model = model_of()
-optimizer = getattr(torch.optim, os.environ.get("OPTIMIZER", "SGD"))(model.parameters(), lr=LR)
+IS_ADAM = "ADAM" in os.environ
+if IS_ADAM:
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAM)
+else:
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
 weight, step = model.parameters().__next__(), 0
@@ -99,6 +119,8 @@ if SAVED.exists():
     optimizer.load_state_dict(saved["optimizer"])
     schedule.load_state_dict(saved["schedule"])
     step = saved["step"]
+with (OUT / f"starts-{dist.get_rank()}").open("a") as file:
+    file.write(f"{os.getpid()}\n")
 with (OUT / f"steps-{dist.get_rank()}").open("a") as file:
     while step < STEPS:
         while held(step):
@@ -110,15 +132,15 @@ with (OUT / f"steps-{dist.get_rank()}").open("a") as file:
         loss = trained(step)
         scaler.step(optimizer)
         scaler.update()
-        moved = ((was - local(weight)).norm() / local(weight.grad).norm()).item()
+        moved = shown(was)
         optimizer.zero_grad(set_to_none=True)
         if KIND != "nanoGPT":
             schedule.step()
-        file.write(json.dumps([step, loss, own, moved]) + "\n")
+        file.write(json.dumps([os.getpid(), step, own, moved, loss]) + "\n")
         file.flush()
         step += 1
-if KIND in ("DDP", "nanoGPT") and dist.get_rank() == 0:
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    torch.save({**{name: part.state_dict() for name, part in parts.items()}, "step": step}, SAVED)
+        if step % EVERY == 0:
+            save(step)
+save(step)
 dist.barrier()
 dist.destroy_process_group()
