@@ -101,13 +101,12 @@ def evaluate(
 
 def _evenly(batches: Iterable["Pair"], is_divided: bool) -> Iterator[tuple[Tensor, Tensor, bool]]:
     """Yield batches, and whether they count: ranks that share a model all run it equally often."""
-    count, last, held_out = 0, None, cast(Any, batches)
+    last, held_out = None, cast(Any, batches)
+    most = int(ranks.all_reduce(len(held_out), "max")) if is_divided else 0
     for last in batches:
-        count += 1
         yield *last, True
-    if is_divided:
-        for _ in range(count, int(ranks.all_reduce(count, "max"))):
-            yield *(last or held_out.dataset.one()), False
+    for _ in range(len(held_out) if is_divided else 0, most):
+        yield *(last or held_out.dataset.one()), False
 
 
 def factor(hyper: Hyper, step: int, steps: int) -> float:
