@@ -71,22 +71,25 @@ def test_one_process_gets_its_model_back(programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"wrap": TENSOR}, "BadPlan: Net has no plan for tensor parallelism: give run.wrap plan="),
+        (
+            {"wrap": TENSOR},
+            "BadTensorPlan: Net has no plan for tensor parallelism: give run.wrap plan=",
+        ),
         (
             {"wrap": {**TENSOR, "plan": {**PLAN, "layers.*.middle": "colwise"}}},
-            "BadPlan: the plan names layers.*.middle, and the model has no such module",
+            "BadTensorPlan: the plan names layers.*.middle, and the model has no such module",
         ),
         (
             {"wrap": {**TENSOR, "plan": {"layers.*.up": "columns"}}},
-            "BadPlan: layers.*.up: no style 'columns'; take one of colwise, rowwise, sequence",
+            "BadTensorPlan: layers.*.up: no style 'columns'; take one of colwise, rowwise",
         ),
         (
             {"wrap": {**TENSOR, "plan": PLAN}, "tied": True},
-            "BadPlan: layers.0.up and layers.1.up share a weight, which a plan cannot divide",
+            "BadTensorPlan: layers.0.up and layers.1.up share a weight, which a plan cannot divide",
         ),
         (
             {"wrap": {"strategy": "fsdp", "plan": PLAN}},
-            "BadPlan: a plan is for tensor parallelism, and the mesh has no tp",
+            "BadTensorPlan: a plan is for tensor parallelism, and the mesh has no tp",
         ),
         ({"wrap": {"plan": PLAN}}, "PlanWithoutStrategy: a plan is for the strategies"),
         (

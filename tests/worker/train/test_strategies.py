@@ -17,7 +17,10 @@ TRANSFORMER = {"context": 16, "width": 32, "layers": 2, "clip": 0.5, "lr": 0.01}
 
 
 def job(kind: str, text: Path, samples: int, **more: Any) -> str:
-    """Return a job whose steps take this many samples on each worker; no step takes fewer."""
+    """Return a job whose steps take this many samples on each worker; no step takes fewer.
+
+    Of the samples to evaluate on, one of four workers has a batch more than the others.
+    """
     if kind == "mlp":
         return words({**MLP, "batch_size": samples}, seed=3, dataset="synthetic:657", **more)
     fields = {"model": "transformer", "dataset": f"text:{text}", "seed": 3}

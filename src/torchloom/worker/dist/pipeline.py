@@ -165,10 +165,10 @@ class Pipeline(nn.Module):
     def _made_for(self, shape: tuple[int, ...], method: str) -> Any:
         """Return the schedule for batches of this shape; torch infers what is sent by it."""
         if (shape, method) not in self._made:
-            self._made[shape, method] = self._make()
+            self._made[shape, method] = self._make(self._loss_of if method == "step" else None)
         return self._made[shape, method]
 
-    def _make(self) -> Any:
+    def _make(self, loss: Loss | None) -> Any:
         count = len(self.stages) * self._size
         device = next(self.parameters()).device
         parts: list[Any] = [
@@ -176,8 +176,8 @@ class Pipeline(nn.Module):
             for at, stage in enumerate(self.stages)
         ]
         if self._schedule is Schedule.INTERLEAVED:
-            return ScheduleInterleaved1F1B(parts, self.microbatches, self._loss_of)
-        return _SINGLE[self._schedule](parts[0], self.microbatches, self._loss_of)
+            return ScheduleInterleaved1F1B(parts, self.microbatches, loss)
+        return _SINGLE[self._schedule](parts[0], self.microbatches, loss)
 
     def _loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         assert self._loss is not None

@@ -44,10 +44,10 @@ Plan = Mapping[str, str | ParallelStyle]
 SEQUENCE = 1  # the dimension of activations that a sequence is in: (batch, sequence, features)
 
 
-class BadPlan(UserError):
+class BadTensorPlan(UserError):
     """A model cannot be divided as its plan says, or it has no plan."""
 
-    code = "bad_plan"
+    code = "bad_tensor_plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def parallelize(
         **options: Arguments of torch's `fully_shard`.
 
     Raises:
-        BadPlan: The model has no plan, or its plan does not fit.
+        BadTensorPlan: The model has no plan, or its plan does not fit.
     """
     devices = layout.devices
     if devices is None:
@@ -124,7 +124,7 @@ def _divided(
     if "tp" in dimensions:
         steps = tensor_plan(model, plan, layout.mesh.tp, layout.distributed.sequence_parallel)
     elif plan is not None:
-        raise BadPlan("a plan is for tensor parallelism, and the mesh has no tp: leave it out")
+        raise BadTensorPlan("a plan is for tensor parallelism, and the mesh has no tp: leave it out")
     if steps:
         parallelize_module(model, devices["tp"], dict(steps), src_data_rank=None)
     if data := tuple(name for name in dimensions if name in DATA):
@@ -147,7 +147,7 @@ def _send_weights(model: nn.Module) -> None:
 def tensor_plan(
     model: nn.Module, plan: Plan | None, size: int, is_sequential: bool
 ) -> dict[str, ParallelStyle]:
-    """Return torch's style of each module that is divided; BadPlan if the model does not fit.
+    """Return torch's style of each module that is divided; BadTensorPlan if the model does not fit.
 
     Without a plan the model's own is taken: of its method `tensor_plan`, else the `_tp_plan` that
     `transformers` makes of a config. A name may have `*` for one part.
@@ -160,7 +160,7 @@ def tensor_plan(
     for name in styles:
         fitting = [each for each in modules if _is_meant(name, each)]
         if not fitting:
-            raise BadPlan(f"the plan names {shorten(name)}, and the model has no such module")
+            raise BadTensorPlan(f"the plan names {shorten(name)}, and the model has no such module")
         for each in fitting:
             _check_division(each, modules[each], styles[name], size)
             taken[each] = name
@@ -189,7 +189,7 @@ def _own_plan(model: nn.Module, is_sequential: bool) -> Plan:
         found = None if is_sequential else getattr(model, "_tp_plan", None)
     if not found:
         what = "sequence parallelism" if is_sequential else "tensor parallelism"
-        raise BadPlan(
+        raise BadTensorPlan(
             f"{type(model).__name__} has no plan for {what}: give run.wrap"
             ' plan={"layers.*.up": "colwise", "layers.*.down": "rowwise"}'
         )
@@ -238,7 +238,7 @@ def _style(name: str, style: str | ParallelStyle) -> ParallelStyle:
     made = _STYLES.get(_OTHER_NAMES.get(style, style))
     if made is None:
         known = ", ".join(STYLES)
-        raise BadPlan(
+        raise BadTensorPlan(
             f"{shorten(name)}: no style {shorten(str(style))!r}; take one of {known},"
             " or a ParallelStyle of torch"
         )
@@ -266,7 +266,7 @@ def _check_division(name: str, module: nn.Module, style: ParallelStyle, size: in
     else:
         return
     if weight.shape[dimension] % size:
-        raise BadPlan(
+        raise BadTensorPlan(
             f"{name} has a weight of {tuple(weight.shape)}: {weight.shape[dimension]} cannot be"
             f" divided among tp {size}; change the size of the layer, or tp"
         )
@@ -279,7 +279,7 @@ def _check_ties(model: nn.Module, taken: Mapping[str, str]) -> None:
         owners[id(parameter)].append(name.rpartition(".")[0])
     for names in owners.values():
         if len(names) > 1 and any(name in taken for name in names):
-            raise BadPlan(
+            raise BadTensorPlan(
                 f"{' and '.join(names)} share a weight, which a plan cannot divide: untie them"
                 " (tie_word_embeddings=False), or leave them out of the plan"
             )
@@ -291,7 +291,7 @@ def _check_heads(model: nn.Module, size: int) -> None:
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, name, None)
         if isinstance(heads, int) and heads % size:
-            raise BadPlan(f"{name} is {heads}, which tp {size} cannot share: take a divisor as tp")
+            raise BadTensorPlan(f"{name} is {heads}, which tp {size} cannot share: take a divisor as tp")
 
 
 # What a training loop needs besides.

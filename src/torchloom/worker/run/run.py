@@ -406,7 +406,7 @@ class Run:
         Raises:
             NoGroup: There are several ranks, and no process group yet.
             BadTrackedState: Another model has this name.
-            BadPlan: The model has no plan for tensor parallelism, or cannot be divided by it.
+            BadTensorPlan: The model has no plan for tensor parallelism, or cannot be divided by it.
             BadPipeline: The model cannot be cut into stages.
             SpecError: The mesh does not fit the ranks.
 

@@ -197,7 +197,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
 
     def build_dataloader(self, spec: JobSpec, rank: int, world_size: int) -> Batches:
         """Return a rank's batches of the training part; a pipeline takes full ones only."""
-        is_cut = mesh_of(spec.distributed, ranks.get_world_size()).pp > 1
+        chosen = spec.distributed
+        is_cut = is_sharded(chosen.strategy) and mesh_of(chosen, ranks.get_world_size()).pp > 1
         part, hyper = self._parts(spec)[0], hyper_of(spec)
         return train_batches(part, hyper, rank, world_size, seed_of(spec), drop_last=is_cut)
 
