@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,9 +15,10 @@ BIN = Path(sys.executable).parent
 LINT = (
     ("format", ["ruff", "format", "--check", "--quiet", "."]),
     ("lint", ["ruff", "check", "--quiet", "."]),
-    ("types", ["mypy", "--no-error-summary"]),
     ("import map", ["lint-imports"]),
+    ("types", ["mypy", "--no-error-summary"]),  # half a minute in a new checkout, one core
 )
+WORKERS = max(2, min(8, os.cpu_count() or 2))  # unit tests wait for nothing
 SOME_FAILED, NO_TESTS = 1, 5  # what pytest exits with
 FAILURES = ROOT / ".build" / "failures.txt"  # the tests that failed, a line each
 MOST_AGAIN = 5  # tests; where more fail, it is not the company they were in
@@ -24,22 +27,32 @@ MOST_AGAIN = 5  # tests; where more fail, it is not the company they were in
 def main(what: str, room: str = "") -> int:
     """Run what `make check`, `make test` or `make soak` stands for; return the exit code."""
     if what == "check":
-        return lint() | run_pytest("not process and not soak", workers=3, examples=25)
+        unit_tests = partial(run_pytest, "not process and not soak", workers=WORKERS, examples=25)
+        return lint_beside(unit_tests)
     if what == "test" and room:
         return run_pytest("not soak", workers=3, room=room, examples=50)
     if what == "test":  # three for two cores: many tests wait
-        return lint() | run_pytest("not soak", workers=3, examples=50)
+        return lint_beside(partial(run_pytest, "not soak", workers=3, examples=50))
     return run_pytest("soak", workers=0, room=room, examples=1000)
 
 
-def lint() -> int:
-    """Run the linters side by side; a clean one is one line, another shows what it said."""
-    failed = False
+def lint_beside(run_tests: Callable[[], int]) -> int:
+    """Run the linters side by side, the slowest beside the tests; return the exit code.
+
+    A clean one is one line, another shows what it said.
+    """
     with ThreadPoolExecutor(len(LINT)) as pool:
-        for text, has_failed in pool.map(lambda tool: step(*tool), LINT):
-            print(text, flush=True)
-            failed = failed or has_failed
-    return int(failed)
+        *quick, slow = [pool.submit(step, *tool) for tool in LINT]
+        failed = [report(each) for each in quick]
+        code = run_tests()
+        return int(any([*failed, report(slow)])) or code
+
+
+def report(tool: "Future[tuple[str, bool]]") -> bool:
+    """Print what a linter said; return whether it failed."""
+    text, has_failed = tool.result()
+    print(text, flush=True)
+    return has_failed
 
 
 def step(name: str, words: list[str]) -> tuple[str, bool]:

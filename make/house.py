@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ _NAME = re.compile(r"torchloom(?:\.[a-z_][a-z0-9_]*)+")
 class House:
     """The modules of a package, and what they say of each other."""
 
-    def __init__(self, package: Path) -> None:
+    def __init__(self, package: Path, parse: Callable[[Path], ast.Module]) -> None:
         self.package = package
         self.trees = {
-            path: ast.parse(path.read_text())
+            path: parse(path)
             for path in sorted(package.rglob("*.py"))
             if "__pycache__" not in path.parts
         }
+        self.nodes = {path: list(ast.walk(tree)) for path, tree in self.trees.items()}
         self.known = {self.name_of(path): path for path in self.trees}
         self.modules = [path for path in self.trees if _is_module(path)]
         self.lines = {path: path.read_text().count("\n") for path in self.trees}
@@ -49,30 +50,43 @@ class House:
         """Return who uses each module at all, and who when it is imported itself."""
         every: dict[Path, set[Path]] = defaultdict(set)
         at_once: dict[Path, set[Path]] = defaultdict(set)
-        for path, tree in self.trees.items():
+        for path in self.trees:
             if path.name in ("__init__.py", "__main__.py"):
                 continue
-            for used, is_lazy in self._used(path, tree):
+            for used, is_lazy in self._used(path):
                 if used != path:
                     every[used].add(path)
                     if not is_lazy:
                         at_once[used].add(path)
         return every, at_once
 
-    def _used(self, path: Path, tree: ast.Module) -> Iterator[tuple[Path, bool]]:
-        lazy = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            for inner in ast.walk(node)
-        }
-        words = _docstrings(tree)
-        for node in ast.walk(tree):
-            for name in self._names(path, node):
-                if (found := self._resolved(name)) is not None:
-                    yield found, id(node) in lazy
-            if isinstance(node, ast.Constant) and id(node) not in words:
+    def _used(self, path: Path) -> Iterator[tuple[Path, bool]]:
+        lazy, words = self._lazy(path), self._docstrings(path)
+        for node in self.nodes[path]:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for name in self._names(path, node):
+                    if (found := self._resolved(name)) is not None:
+                        yield found, id(node) in lazy
+            elif isinstance(node, ast.Constant) and id(node) not in words:
                 yield from ((found, True) for found in self._in_text(node.value))
+
+    def _lazy(self, path: Path) -> set[int]:
+        """Return the imports in functions: they happen when those are called."""
+        return {
+            id(inner)
+            for node in self.nodes[path]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for inner in _statements(node)
+            if isinstance(inner, ast.Import | ast.ImportFrom)
+        }
+
+    def _docstrings(self, path: Path) -> set[int]:
+        """Return the texts that are for people: a statement that is a string."""
+        return {
+            id(node.value)
+            for node in self.nodes[path]
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
 
     def _names(self, path: Path, node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
@@ -94,7 +108,7 @@ class House:
         home = self.known.get(parent)
         if home is None or home.name != "__init__.py" or not depth:
             return home
-        for node in ast.walk(self.trees[home]):
+        for node in self.nodes[home]:
             if isinstance(node, ast.ImportFrom):
                 for given, alias in zip(self._names(home, node), node.names, strict=True):
                     if (alias.asname or alias.name) == last:
@@ -109,8 +123,8 @@ class House:
     def class_names(self) -> dict[str, list[str]]:
         """Return the names that several classes have, private and inner ones too, and where."""
         found: dict[str, list[str]] = defaultdict(list)
-        for path, tree in self.trees.items():
-            for node in ast.walk(tree):
+        for path, nodes in self.nodes.items():
+            for node in nodes:
                 if isinstance(node, ast.ClassDef):
                     found[node.name].append(self.short(path))
         return {name: places for name, places in sorted(found.items()) if len(places) > 1}
@@ -119,15 +133,15 @@ class House:
         """Return the attributes that hold what to call and are set from outside, and where."""
         declared = {
             (self.short(path), owner.name, attribute)
-            for path, tree in self.trees.items()
-            for owner in ast.walk(tree)
+            for path, nodes in self.nodes.items()
+            for owner in nodes
             if isinstance(owner, ast.ClassDef)
             for attribute in _callables(owner)
         }
         names = {attribute for _, _, attribute in declared}
         sites, assigned = [], set()
-        for path, tree in self.trees.items():
-            for node, target, value in _assignments(tree):
+        for path, nodes in self.nodes.items():
+            for node, target, value in _assignments(nodes):
                 if _is_outside(target) and _is_handler(target, value, names):
                     sites.append(f"{self.short(path)}:{node.lineno} {ast.unparse(target)}")
                     assigned.add(target.attr)
@@ -141,9 +155,13 @@ class House:
         return modules, sorted(self.short(folder) for folder in folders)
 
 
-def report(package: Path) -> dict[str, Any]:
+def read(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def report(package: Path, parse: Callable[[Path], ast.Module] = read) -> dict[str, Any]:
     """Return all figures of a package, and the lists behind those that are counted."""
-    house = House(package)
+    house = House(package, parse)
     sizes = sorted(house.lines[path] for path in house.modules)
     every, at_once = house.consumers()
     alone = [path for path in house.modules if len(every[path]) == 1]
@@ -198,18 +216,19 @@ def _is_gerund(stem: str) -> bool:
     return any(re.fullmatch(r"[a-z]*[a-z]{2}ing", word) for word in words)
 
 
-def _docstrings(tree: ast.Module) -> set[int]:
-    """Return the texts that are for people: a statement that is a string."""
-    return {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements below a node; there is none in an expression."""
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, ast.expr):
+            yield inner
+            yield from _statements(inner)
 
 
-def _assignments(tree: ast.AST) -> Iterator[tuple[ast.stmt, ast.Attribute, ast.expr | None]]:
+def _assignments(
+    nodes: Iterable[ast.AST],
+) -> Iterator[tuple[ast.stmt, ast.Attribute, ast.expr | None]]:
     """Yield what is assigned to attributes, each of several targets by itself."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
             yield node, node.target, node.value
         elif isinstance(node, ast.Assign):
@@ -229,7 +248,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, a
 
 def _callables(owner: ast.ClassDef) -> Iterator[str]:
     """Yield the attributes that a class keeps for calling and does not get in its constructor."""
-    for node, target, value in _assignments(owner):
+    for node, target, value in _assignments(_statements(owner)):
         is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
         stated = isinstance(node, ast.AnnAssign) and "Callable" in ast.unparse(node.annotation)
         if is_own and (stated or isinstance(value, ast.Lambda)):

@@ -33,10 +33,10 @@ RECIPES = {
         ".venv",
         (
             TORCH_STEP,
-            ("--no-deps --require-hashes -r make/frameworks.txt", "transformers, lightning"),
+            ("--no-deps --require-hashes -r make/frameworks.txt", "transformers, lightning, jax"),
             ("numpy -e .[dev]", "torchloom, numpy, dev tools"),
         ),
-        150,
+        240,
         made_of=("pyproject.toml", "make/frameworks.txt"),
     ),
     "peers": Recipe(

@@ -36,6 +36,8 @@ for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         python = signal.default_int_handler if _signum is signal.SIGINT else signal.SIG_DFL
         signal.signal(_signum, python)
 
+gc.disable()  # until all is collected: imports create no garbage
+
 # A zygote and a plane would stay after each of a thousand tests; those about one ask for it.
 os.environ.setdefault("LOOM_WARM", "0")
 os.environ.setdefault("LOOM_PLANE", "0")
@@ -43,6 +45,7 @@ os.environ.setdefault("LOOM_PLANE", "0")
 _LONGEST_BASE = 20  # letters of the temporary folder; a socket's whole name has 107
 
 _FEWEST = 10  # examples
+_THRESHOLDS = (700, 10, 100)  # tests import more, and a look at all of it takes up to a second
 _SHARED: set[tuple[object, str]] = set()  # of several items one function may be
 
 __all__ = [
@@ -189,6 +192,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "tar": _no_tar,
     "torch": functools.partial(_no_module, "torch"),
     "accelerate": functools.partial(_no_module, "accelerate"),
+    "jax": functools.partial(_no_module, "jax"),
     "lightning": functools.partial(_no_module, "lightning"),
     "torchft": functools.partial(_no_module, "torchft"),
     "transformers": functools.partial(_no_module, "transformers"),
@@ -243,7 +247,9 @@ def _try_so_many(item: pytest.Item, share: int) -> None:
 
 def pytest_collection_finish() -> None:
     """Take what was imported out of the collector's sight: it would go through all of it again."""
+    gc.enable()
     gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
 
 
 def _mark_hosts(item: pytest.Item) -> None:

@@ -32,7 +32,13 @@ PROGRAMS = (  # in this order
     "Hugging Face `Trainer`",
     "Lightning `Trainer`",
     "Accelerate",
+    "Script like `run_clm.py`",
     "Plain loop",
+    "DDP loop",
+    "Loop like nanoGPT's",
+    "FSDP2 loop",
+    "Tensor parallel loop",
+    "torchft",
 )
 _HEAD = """# Training programs
 

@@ -24,8 +24,10 @@ from ..harness.s3_server import running_s3
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240.0  # seconds; of two loaded cores each page took up to 71 in all
 PROBES: dict[str, tuple[str, ...]] = {  # what a page may need: its probes in tests/conftest.py
+    "accelerate": ("accelerate",),
     "browser": ("browser",),
     "docker": ("docker",),
+    "lightning": ("lightning",),
     "netns": ("netns", "ssh"),
     "postgres": (),  # running_postgres skips
     "s3": ("s3",),

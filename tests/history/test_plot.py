@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchloom.history.plot import BadPicture, NoMatplotlib, Panel, in_text, panels, to_file
@@ -122,6 +122,8 @@ values = st.floats(allow_nan=True, allow_infinity=True)
     st.integers(30, 200),
     st.integers(8, 60),
 )
+@example([[0.0, 5e-324]], 80, 24)  # the least number there is
+@example([[-1.0e308, 1.0e308]], 80, 24)
 def test_whatever_is_drawn_fits(curves: list[list[float]], columns: int, rows: int) -> None:
     drawn = [
         MetricSeries.of(

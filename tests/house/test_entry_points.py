@@ -13,6 +13,7 @@ import pytest
 from torchloom.entry_points import EARLIER, FILES, MODULES
 
 from ..harness.home import TIMEOUT
+from .source import parsed
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 HELP = r"(?i)^usage: "
@@ -83,7 +84,7 @@ def test_every_entry_point_is_tried() -> None:
 
 def _mains() -> Iterator[Path]:
     for path in SRC.rglob("*.py"):
-        tests = (node.test for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
+        tests = (node.test for node in parsed(path).body if isinstance(node, ast.If))
         if any(ast.unparse(test) == "__name__ == '__main__'" for test in tests):
             yield path
 

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from .source import nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "src" / "torchloom" / "worker"
 NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
@@ -19,10 +21,9 @@ ALLOWED = {
 
 def _touches(path: Path) -> bool:
     """Tell whether a module uses a name of `os` that reads or sets the environment."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    used = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
-    from_os = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "os"]
-    used |= {f"os.{alias.name}" for node in from_os for alias in node.names}
+    used = {ast.unparse(node) for node in nodes(path) if isinstance(node, ast.Attribute)}
+    imports = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
+    used |= {f"os.{each.name}" for node in imports if node.module == "os" for each in node.names}
     return not used.isdisjoint(f"os.{name}" for name in NAMES)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from .source import parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST: dict[str, int] = {
     "modules": 560,
@@ -83,7 +85,7 @@ def figures() -> dict[str, Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: dict[str, Any] = module.report(ROOT / "src" / "torchloom")
+    found: dict[str, Any] = module.report(ROOT / "src" / "torchloom", parsed)
     return found
 
 

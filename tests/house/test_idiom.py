@@ -16,6 +16,7 @@ import pytest
 from torchloom.cli.verbs import help_text
 
 from ..cli.test_examples import COMMANDS, help_of
+from .source import nodes
 from .test_words import PACKAGE, ROOT, banned_in
 
 STUMBLES = {
@@ -54,11 +55,10 @@ def stumbles_in(text: str) -> list[str]:
 
 def messages(path: Path) -> Iterator[str]:
     """Yield the texts of a module: its string literals without docstrings."""
-    tree = ast.parse(path.read_text())
     described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, described)]
+    bodies = [node.body for node in nodes(path) if isinstance(node, described)]
     skipped = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.JoinedStr):
             skipped |= {id(part) for part in node.values}
             yield "X".join(str(part.value) for part in node.values if _is_text(part))

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .source import nodes
+
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "torchloom"
 MOST = 8
 ALWAYS = {
@@ -20,10 +22,10 @@ ON_USE = {
 }
 
 
-def _texts(tree: ast.Module) -> dict[str, str]:
+def _texts(path: Path) -> dict[str, str]:
     """Return the texts that names stand for: constants, and arguments that default to them."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes(path):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
                 found[name] = text
@@ -35,9 +37,8 @@ def _texts(tree: ast.Module) -> dict[str, str]:
 
 def _imported(path: Path) -> Iterator[str]:
     """Yield every module that a file imports, also inside functions and by `import_module`."""
-    tree = ast.parse(path.read_text())
-    names = _texts(tree)
-    for node in ast.walk(tree):
+    names = _texts(path)
+    for node in nodes(path):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)

@@ -50,6 +50,7 @@ from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.series import curves
 
 from ..harness.fake_agents import weaver_at
+from .source import nodes
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 PINNED: dict[str, list[str]] = json.loads(Path(__file__).with_name("pinned.json").read_text())
@@ -300,24 +301,24 @@ def _messages(kind: type[plane.Message] = plane.Message) -> Iterator[Any]:
 
 
 @cache
-def _trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(SRC.rglob("*.py"))}
+def _paths() -> tuple[Path, ...]:
+    return tuple(sorted(SRC.rglob("*.py")))
 
 
 def _nodes() -> Iterator[ast.AST]:
-    for module in _trees().values():
-        yield from ast.walk(module)
+    for path in _paths():
+        yield from nodes(path)
 
 
 def _below(base: str, room: str) -> Iterator[ast.ClassDef]:
     """Yield the classes of a room that are of this base, through others of the room too."""
-    found = [each for path, each in _trees().items() if room in path.relative_to(SRC).parts]
-    nodes = [node for each in found for node in ast.walk(each) if isinstance(node, ast.ClassDef)]
-    bases = {node.name: {ast.unparse(each) for each in node.bases} for node in nodes}
+    found = [path for path in _paths() if room in path.relative_to(SRC).parts]
+    classes = [each for path in found for each in nodes(path) if isinstance(each, ast.ClassDef)]
+    bases = {each.name: {ast.unparse(base) for base in each.bases} for each in classes}
     known = {base}
     while more := {name for name, those in bases.items() if those & known} - known:
         known |= more
-    yield from (node for node in nodes if bases[node.name] & known)
+    yield from (each for each in classes if bases[each.name] & known)
 
 
 def _stated(node: ast.ClassDef, keyword: str) -> str:
@@ -352,8 +353,8 @@ def _variables() -> set[str]:
 
 
 def _texts() -> Iterator[tuple[Path, str]]:
-    for path, module in _trees().items():
-        for node in ast.walk(module):
+    for path in _paths():
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield path, node.value
 

@@ -233,7 +233,7 @@ def test_a_bsub_that_tells_no_number_is_not_used(
     monkeypatch.setenv("BSUB_QUIET", "1")
     scheduler = create_scheduler("torchx")
 
-    with pytest.raises(UserError, match=r"BSUB_QUIET keeps bsub from telling .* unset it"):
+    with pytest.raises(UserError, match=r"BSUB_QUIET keeps bsub from printing .* unset it"):
         scheduler.schedule(scheduler.submit_dryrun(APP, {}))
 
 

@@ -18,7 +18,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 _LEAST_ROWS = 7  # of a panel, its title and axis included
 _SAMPLE, _GAP = "⠒⠒", "   "  # of a line in the legend, and what is between two
 _NAMED = 3  # generations in a legend; of more there is the number
-_FAR = 1e300
+_FAR, _NEAR = 1e300, 1e-300  # beyond these, differences overflow and shares are zero
 _FRAME = 4  # rows of a panel that are no curve: title, axis, its numbers, legend
 
 
@@ -26,7 +26,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     """Return at most so many round numbers from `low` to `high`, evenly apart."""
     if not high > low or most < 2:
         return [low]
-    if high - low < 1e-9 * max(abs(low), abs(high)):  # numbers in between cannot be distinguished
+    if high - low < max(1e-9 * max(abs(low), abs(high)), _NEAR):  # nothing in between can be shown
         return [low, high]
     step = _round_up((high - low) / (most - 1))
     first = math.ceil(low / step - 1e-9)

@@ -17,6 +17,7 @@ UPLINK_VARIABLE = "LOOM_AGENT"  # the socket at which its node agent takes a ran
 AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their app's id here
 STORE_VARIABLE = "LOOM_STORE"  # where the ranks of an attempt meet
 TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between a launch process and its agents only
+INNER_VARIABLE = "LOOM_INNER"  # the place of a rank whose children may be ranks of its job
 MODULES_VARIABLE = "LOOM_MODULES"  # what is still to be loaded, in words; set and empty: nothing
 
 # What a rank has unless its user says otherwise.
@@ -26,3 +27,6 @@ RANK_DEFAULTS = {
 }
 # And where it has peers: torch asks for their names when it connects; a lost answer costs 5 s.
 RESOLVER_DEFAULTS = {"RES_OPTIONS": "timeout:1 attempts:1"}
+
+# What launchers set for each of their ranks; joined, a rank's place.
+PLACE_VARIABLES = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")

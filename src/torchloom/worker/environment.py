@@ -38,6 +38,7 @@ STEP_LOG_VARIABLE = "LOOM_LEDGER"  # a folder for the step digest log
 
 # Set by the worker, for the children of a rank.
 OWNER_VARIABLE = "LOOM_THREADLET_OWNER"  # the process that reports for the rank
+INNER_VARIABLE = "LOOM_INNER"  # the place of the rank whose children may be ranks of its job
 
 
 def variables() -> "MutableMapping[str, str]":

@@ -145,6 +145,7 @@ def test_what_a_plane_remembers_is_there_without_a_plane_and_without_the_folder(
     assert (run["config"], run["logs"]) == ({"lr": 1.0}, [])
 
 
+@pytest.mark.process  # it takes some seconds
 def test_a_million_points_are_a_small_file_and_no_peak_is_lost(
     store: PlaneStore, said: Said
 ) -> None:

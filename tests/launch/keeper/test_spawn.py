@@ -28,6 +28,20 @@ from torchloom.launch.keeper.service import Keeper
 
 folder = Path(sys.argv[3])
 
+
+class Known:  # what no test needs otherwise
+    are_known = False
+
+    def why_cold(self, order):
+        return ""
+
+    def forget(self):
+        pass
+
+    def look_ahead(self):
+        return False
+
+
 {forks}
 
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -36,11 +50,8 @@ Keeper(Share(sys.argv[2], "here"), channel, folder / "keeper", Forks(), 60.0).se
 """
 # Warm ranks that end by themselves after a while: then a signal was lost.
 WAITING = """
-class Forks:
+class Forks(Known):
     are_known = True
-
-    def why_cold(self, order):
-        return ""
 
     def run(self, order, verdict):
         time.sleep(5)
@@ -48,9 +59,7 @@ class Forks:
 """
 # Warm ranks that note what they do; the keeper finds out about them when the test lets it.
 NOTING = """
-class Forks:
-    are_known = False
-
+class Forks(Known):
     def why_cold(self, order):
         while not (folder / "found-out").exists():
             time.sleep(0.01)
@@ -61,14 +70,33 @@ class Forks:
         os._exit(10 if spawn.may_run(verdict) else 11)
 """
 ENDING = """
-class Forks:
-    are_known = False
-
-    def why_cold(self, order):
-        return ""
-
+class Forks(Known):
     def run(self, order, verdict):
         os._exit(12)
+"""
+# Warm ranks that end as they are told; the keeper notes what it does about the files meanwhile.
+LOOKING = """
+class Forks(Known):
+    def note(self, word):
+        with open(folder / "noted", "a") as file:
+            file.write(word + "\\n")
+
+    def why_cold(self, order):
+        self.note("verdict")
+        return ""
+
+    def forget(self):
+        self.note("forget")
+        self.left = 3
+
+    def look_ahead(self):
+        self.note("look")
+        self.left -= 1
+        return self.left > 0 or (folder / "endless").exists()
+
+    def run(self, order, verdict):
+        spawn.may_run(verdict)
+        os._exit(int(order.argv[1]))
 """
 ORDER = {"argv": ["python"], "env": {}, "cwd": "/", "given": 3, "note": {}, "warm": True}
 
@@ -178,6 +206,33 @@ def test_a_rank_that_ends_at_once_is_reported_as_started_first(
             started.add(each["id"])
         if each["say"] == "exited":
             assert {child["id"] for child in each["children"]} <= started
+
+
+def test_a_keeper_looks_at_the_files_when_a_rank_has_failed_not_when_it_is_asked(
+    keep: Callable[[str], KeeperProcess], tmp_path: Path
+) -> None:
+    keeper, noted = keep(LOOKING), tmp_path / "noted"
+
+    keeper.start(0, "0")
+    assert keeper.codes(1) == [0]
+    keeper.start(1, "7")
+    assert keeper.codes(2) == [0, 7]
+    until(lambda: noted.read_text().count("look") == 3, 30)
+
+    assert noted.read_text().split() == ["verdict", "verdict", "forget", *["look"] * 3]
+
+
+def test_an_order_does_not_wait_until_all_files_were_looked_at(
+    keep: Callable[[str], KeeperProcess], tmp_path: Path
+) -> None:
+    keeper = keep(LOOKING)
+    (tmp_path / "endless").touch()
+
+    keeper.start(0, "7")
+    assert keeper.codes(1) == [7]
+    keeper.start(1, "0")
+
+    assert keeper.codes(2) == [7, 0]
 
 
 def is_child(parent: int, pid: int) -> bool:

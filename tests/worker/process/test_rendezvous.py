@@ -334,6 +334,7 @@ from torchloom.worker.process import rendezvous
 rendezvous.install()
 rendezvous.install()
 waiting = len(sys.meta_path)
+import jax._src.clusters.cluster
 import torch.distributed.rendezvous
 module = sys.modules["torch.distributed.rendezvous"]
 print(waiting - len(sys.meta_path), type(module.__loader__).__name__, module.__spec__.loader is
@@ -346,6 +347,9 @@ print(found is module.__spec__, importlib.reload(module) is module)
 @pytest.mark.parametrize("source", STAND_IN.values(), ids=STAND_IN.keys())
 def test_a_torch_that_works_otherwise_is_imported_untouched(tmp_path: Path, source: str) -> None:
     _stand_in(tmp_path, source)
+    cluster = tmp_path / "jax" / "_src" / "clusters" / "cluster.py"
+    cluster.parent.mkdir(parents=True)
+    cluster.write_text("class ClusterEnv: pass\n")
 
     done = python(IMPORT, str(tmp_path))
 

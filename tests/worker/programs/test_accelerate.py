@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.checkpoint import open_storage
 from torchloom.client import plane as door
-from torchloom.messages.plane import Event
+from torchloom.messages.plane import Event, Metrics
 
 from ...harness.forked_ranks import free_port
 from ...harness.home import until
@@ -160,6 +160,16 @@ def test_a_job_is_stopped_resumed_and_resized(
     exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["why"]) == (at, OWN)
     assert (resized["step"], resized["why"]) == (at, f"world size 2 -> 1; {OWN}")
+
+
+def test_an_accelerator_that_the_user_skips_is_not_observed(ranks: Ranks) -> None:
+    env = {"FILES": str(ranks.folder), "STEPS": "8", "MASTER_PORT": str(free_port())}
+    ranks.run(ranks.closing(str(SCRIPTS / SCRIPT)), LOOM_ATTACH_SKIP="accelerate", **env)
+
+    names = {name for one in ranks.agent.of(Metrics) for name in one.names}
+    assert "loss" in names  # as of any loop
+    assert "train_loss" not in names
+    assert ranks.folder.joinpath("ends-0").exists()
 
 
 def test_a_program_that_does_not_restore_itself_is_told_so(ranks: Ranks) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,12 @@ from blake3 import blake3
 from torchloom.bus.progress_page import PageView
 from torchloom.checkpoint import Manifest, Shard, TrainerFiles, open_storage
 from torchloom.client import plane as door
-from torchloom.messages.plane import Event
+from torchloom.messages.plane import Event, Metrics, Register
 
 from ...harness.forked_ranks import free_port
 from ...harness.home import until
-from ...harness.plane_jobs import PATIENCE, Plane, loom
+from ...harness.plane_jobs import LOOM, PATIENCE, Plane, loom
+from ..run.conftest import commit
 from ..threadlet.conftest import Ranks
 from .trainer_jobs import SCRIPTS, WORLD, TrainerJob, audit, demanded, ending, flip, refused
 
@@ -113,6 +117,44 @@ def committed(root: Path, facts: dict[str, Any]) -> str:
     return open_storage(str(root), {}).commit(manifest.draft, manifest)
 
 
+@pytest.mark.shows("Script like `run_clm.py`", "curve", "step")
+def test_a_script_that_passes_its_own_checkpoint_has_its_way(ranks: Ranks) -> None:
+    root, files = ranks.folder / "checkpoints", ranks.folder / "rank-0" / "files"
+    env = {"LOOM_CHECKPOINT_ROOT": str(root), "STREAM": "1"}
+    ranks.run_and_close(str(PROGRAM), STEPS="25", MASTER_PORT=str(free_port()), **env)
+    assert commit(ranks.agent, open_storage(str(root), {}))[:2] == [10, 20]
+
+    env |= {"LOOM_RESUME": str(root / "ckpt_step_00020"), "LOOM_GENERATION": "1"}
+    own = {"OWN": str(files / "checkpoint-10"), "MASTER_PORT": str(free_port())}
+    ranks.run_and_close(str(PROGRAM), STEPS="15", **own, **env)
+
+    lines = (ranks.folder / "rank-0" / "steps-0").read_text().splitlines()
+    assert [json.loads(line)[1] for line in lines][25:] == list(range(10, 15))
+    (restored,) = events(ranks, "restored")
+    assert (restored["step"], restored["path"]) == (10, str(files / "checkpoint-10"))
+    assert restored["why"] == "the order of an IterableDataset is its own"
+    last = (ranks.folder / "rank-0" / "ends-0").read_text().splitlines()[-1]
+    logged = {row["step"]: row["loss"] for row in json.loads(last)[2] if "loss" in row}
+    recorded = {
+        int(row[0]): row[one.names.index("loss") + 2]
+        for one in ranks.agent.of(Metrics)
+        for row in one.rows
+        if "loss" in one.names
+    }
+    assert {step: recorded[step] for step in (5, 10, 15)} == logged
+
+
+def test_a_trainer_that_the_user_skips_is_not_observed(ranks: Ranks) -> None:
+    env = {"SAVES": "no", "STEPS": "6", "MASTER_PORT": str(free_port())}
+    ranks.run_and_close(str(PROGRAM), LOOM_ATTACH_SKIP="transformers", **env)
+
+    names = {name for one in ranks.agent.of(Metrics) for name in one.names}
+    knobs = {knob.name for knob in ranks.agent.of(Register)[-1].knobs}
+    assert "loss" in names  # as of any loop
+    assert "learning_rate" not in names | knobs
+    assert events(ranks, "checkpointing") == []
+
+
 def test_a_training_that_cannot_be_observed_goes_on(ranks: Ranks) -> None:
     told = {"SAVES": "no", "ODD": "1", "STEPS": "8", "MASTER_PORT": str(free_port())}
     (printed,) = ranks.run_and_close(str(PROGRAM), **told)
@@ -195,7 +237,9 @@ def test_checkpoints_that_the_trainer_removes_are_removed(
 def test_a_killed_job_resumes_from_the_newest_whole_checkpoint_with_the_same_bits(
     undisturbed: TrainerJob, plane: Plane, tmp_path: Path
 ) -> None:
-    with ending(TrainerJob(SCRIPT, tmp_path / "killed", hold=3, retries=1)) as job:
+    with ending(
+        TrainerJob(SCRIPT, tmp_path / "killed", hold=3, retries=1, policy="restart")
+    ) as job:
         job.held(3)
         job.ready()
         set_lr(job)
@@ -239,6 +283,7 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         (job.out / "away").rename(files)
         job.hold(STOPPED)
         job.held(STOPPED)
+        shown = json.loads(loom("show", job.id, "--json"))
         released = door.ask("pause", None, job=job.id, release=True, wait=0.0)
         job.release()
         until(lambda: job.state() == "PAUSED", PATIENCE)
@@ -258,6 +303,8 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         until(lambda: job.state() == "RUNNING", PATIENCE)
         assert job.over() == "COMPLETED"
 
+    assert (shown["step"], shown["total_steps"]) == (STOPPED, STEPS)
+    assert shown["eta_seconds"] >= 0
     assert (released["kind"], saved) == ("stop", at)
     assert before == [one.digest for one in undisturbed.taken()[: len(before)]]
     later = [one for one in job.taken() if one.pid == job.pid(0)]
@@ -266,3 +313,22 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
     exact, resized = job.events(plane, "restored", 2)
     assert (exact["step"], exact["exact"]) == (at, True)
     assert (resized["step"], resized["why"]) == (at, "world size 2 -> 1")
+
+
+def test_a_launch_that_gets_sigterm_saves_in_the_trainers_way(
+    plane: Plane, warm: None, tmp_path: Path
+) -> None:
+    env = {**os.environ, "OUT": str(tmp_path), "STEPS": "1000000", "EVERY": "1000000"}
+    words = [LOOM, "launch", "-n", str(WORLD), str(PROGRAM)]
+    steps = tmp_path / "steps-0"
+    with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL) as launch:
+        until(lambda: steps.exists() and len(steps.read_text().splitlines()) > 12, PATIENCE)
+        launch.send_signal(signal.SIGTERM)
+        launch.wait(PATIENCE)
+
+    ends = [json.loads((tmp_path / f"ends-{rank}").read_text())[0] for rank in range(WORLD)]
+    assert ends[0] == ends[1]
+    with plane.database("state") as base:
+        query = "SELECT step, state, trigger FROM checkpoints WHERE path = ?"
+        path = str(tmp_path / "files" / f"checkpoint-{ends[0]}")
+        assert base.execute(query, (path,)).fetchall() == [(ends[0], "committed", "stop")]

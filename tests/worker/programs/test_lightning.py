@@ -161,6 +161,30 @@ def test_a_resumed_training_has_the_bits_of_an_undisturbed_one(ranks: Ranks, cas
         assert lines(ranks, "ends")[-1] == lines(ranks, "ends")[0]
 
 
+def test_a_trainer_that_the_user_skips_is_not_observed(ranks: Ranks) -> None:
+    env = {"FILES": str(ranks.folder), "TRAINER": json.dumps(EPOCHS)}
+    ranks.run_and_close(SCRIPT, LOOM_ATTACH_SKIP="lightning", **env)
+
+    names = {name for one in ranks.agent.of(Metrics) for name in one.names}
+    assert "loss" in names  # as of any loop
+    assert not {"train_loss", "val_loss"} & names
+    assert len(lines(ranks, "ends")) == 1
+
+
+def test_a_program_that_passes_its_own_checkpoint_has_its_way(ranks: Ranks) -> None:
+    root = str(ranks.folder / "saved")
+    env = {"FILES": str(ranks.folder), "TRAINER": json.dumps(EPOCHS), "LOOM_CHECKPOINT_ROOT": root}
+    env["SAVES"] = '{"every_n_train_steps": 10, "save_top_k": -1}'
+    assert saved(ranks, 1, (), **env)[:2] == [10, 20]
+    (own,) = (ranks.folder / "files").glob("*step=10.ckpt")
+    (ranks.folder / "steps-0").unlink()
+
+    facts = resumed(ranks, 1, 20, OWN=str(own), **env)
+
+    assert (facts["step"], facts["path"]) == (10, str(own))
+    assert lines(ranks, "steps")[0][1] == 10
+
+
 @pytest.mark.parametrize(
     ("kinds", "saves", "step", "why"),
     [

@@ -67,6 +67,7 @@ def test_changes_of_a_former_process_are_in_force_from_the_first_step(
     assert {one.step for one in agent.of(Applied)} == {30}
 
 
+@pytest.mark.shows("Plain loop", "step")
 def test_the_steps_of_a_resumed_program_are_its_own(ranks: Ranks) -> None:
     place = str(ranks.folder / "place")
     ranks.run(SCRIPT, attach=False, STEPS="30", PLACE=place)

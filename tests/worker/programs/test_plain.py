@@ -45,6 +45,7 @@ def points(agent: FakeAgent, *names: str) -> list[tuple[str, int, float]]:
     ]
 
 
+@pytest.mark.shows("Plain loop", "curve")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_of_a_loop_is_the_one_it_computes(ranks: Ranks, kind: str) -> None:
     ranks.run_and_close(str(SCRIPTS / "loops.py"), KIND=kind)

@@ -40,6 +40,7 @@ def reached(ranks: Ranks, rank: int) -> int:
     return view.read().step
 
 
+@pytest.mark.shows("torchft", "curve", "step")
 def test_a_replica_that_heals_has_the_steps_of_the_others_and_their_lr(ranks: Ranks) -> None:
     ranks.agent.close()
     change = Planned("c3/1", 3, {"name": "lr", "value": 0.002, "before": {"lr": 0.01}}, True)
@@ -61,6 +62,12 @@ def test_a_replica_that_heals_has_the_steps_of_the_others_and_their_lr(ranks: Ra
     discarded = numbers(ranks, 0, "torchft/discarded")
     assert [step for step, _, done, _ in first if not done] == [4]
     assert discarded == [(step, float(step >= 4)) for step, _, done, _ in first if done]
+
+
+def test_a_manager_that_the_user_skips_is_not_observed(ranks: Ranks) -> None:
+    ranks.run_and_close(SCRIPT, FILES=str(ranks.folder), EVERY="3", LOOM_ATTACH_SKIP="torchft")
+
+    assert numbers(ranks, 0, "torchft/participants") == []
 
 
 def test_steps_between_two_quorums_are_those_of_the_optimizer(ranks: Ranks) -> None:

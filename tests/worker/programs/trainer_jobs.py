@@ -34,20 +34,29 @@ class Taken:
 
 
 class TrainerJob:
-    """A job of two ranks that write what they see into a folder."""
+    """A job of ranks that write what they see into a folder."""
 
     def __init__(
-        self, script: str, out: Path, hold: int | None = None, retries: int = 0, **env: object
+        self,
+        script: str,
+        out: Path,
+        hold: int | None = None,
+        retries: int = 0,
+        world: int = WORLD,
+        policy: str = "",
+        **env: object,
     ) -> None:
         out.mkdir()
         self.out = out
+        self.world = world
         if hold is not None:
             self.hold(hold)
         told = {"OUT": out, **env}
         words = [word for name, value in told.items() for word in ("-e", f"{name}={value}")]
         words += ["--max-retries", str(retries), "-cfg", f"grace={PATIENCE:.0f}"]
+        words += ["--policy", policy] if policy else []
         words.append(str(SCRIPTS / script))
-        self.id: str = json.loads(loom("run", "--json", "-n", str(WORLD), *words))["id"]
+        self.id: str = json.loads(loom("run", "--json", "-n", str(world), *words))["id"]
 
     # What the ranks see, in their own files.
 
@@ -122,7 +131,7 @@ class TrainerJob:
             found = state.execute(f"{words} ORDER BY generation", (self.id,)).fetchall()
         return {step: (phase, trainer, path) for step, phase, trainer, path in found}
 
-    def events(self, base: Plane, kind: str, count: int, rank: int = 0) -> list[dict[str, Any]]:
+    def events(self, base: Plane, kind: str, count: int = 0, rank: int = 0) -> list[dict[str, Any]]:
         """Return the facts of the events of a kind that a rank has sent, once there are so many.
 
         The last records of a process are stored soon after its end.

@@ -81,7 +81,8 @@ def test_one_process_gets_its_model_back(programs: Programs) -> None:
         ),
         (
             {"wrap": {**TENSOR, "plan": {"layers.*.up": "columns"}}},
-            "BadTensorPlan: layers.*.up: no style 'columns'; take one of colwise, rowwise",
+            "BadTensorPlan: layers.*.up: no style 'columns'; take one of colwise, rowwise,"
+            " sequence",
         ),
         (
             {"wrap": {**TENSOR, "plan": PLAN}, "tied": True},

@@ -126,7 +126,10 @@ def _planned(options: dict[str, Any], victim: "Victim") -> "tuple[tuple[Fault, .
     seed = options["seed"] if options["seed"] is not None else int.from_bytes(os.urandom(4))
     kinds, ranks = kinds_of(options["kinds"] or "kill"), sorted(victim.ranks())
     if not ranks:
-        raise UserError(f"no rank of {victim.job} runs on this host; run `loom chaos` there")
+        raise UserError(
+            f"no rank of {victim.job} runs on this host; wait until its ranks have started, or run"
+            " `loom chaos` on their host"
+        )
     return plan.draw(seed, mean, kinds, ranks, most, until, options["links"]), seed
 
 

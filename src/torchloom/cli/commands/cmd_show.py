@@ -142,6 +142,8 @@ def _show(record: RunRecord, ranks: list[RankRecord], as_json: bool, in_words: W
     error = first_error(record)
     known = job_lookup.live_job(record.id)
     job = in_words(job_shape(record, live=known))
+    if len(ranks) == len(record.ranks):
+        ranks = list(job_shapes.with_inner_ranks(record, known))
     lives = {rank: job_shapes.live_rank(known, rank.role, rank.rank) for rank in ranks}
     if as_json:
         place = {"host": record.host, "log_dir": record.log_dir}

@@ -1,6 +1,7 @@
 """Jobs and ranks as JSON, from a run's record and from what the plane knows."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -45,6 +46,27 @@ def live_rank(live: Live | None, role: str, rank: int) -> Live:
     """Return a rank as the plane knows it; empty if it is unknown."""
     ranks = live["ranks"] if live else []
     return next((r for r in ranks if (r["role"], r["rank"]) == (role, rank)), {})
+
+
+def with_inner_ranks(record: RunRecord, live: Live | None) -> tuple[RankRecord, ...]:
+    """Return the ranks of a run, with those that a launcher inside it has started.
+
+    The plane alone knows these; the first of them may have the number of the launcher's own rank.
+    """
+    known = {(rank.role, rank.rank): rank for rank in record.ranks}
+    roles = {rank.role for rank in record.ranks}
+    found = [rank for rank in (live or {}).get("ranks", ()) if rank["role"] in roles]
+    if record.is_over() or all((rank["role"], rank["rank"]) in known for rank in found):
+        return record.ranks
+    inner = {(one["role"], one["rank"]): one for one in found if one["state"] == "up"}
+    shown = {key: _inner_rank(record, one) for key, one in inner.items()}
+    return tuple(sorted((known | shown).values(), key=lambda rank: (rank.role, rank.rank)))
+
+
+def _inner_rank(record: RunRecord, live: Live) -> RankRecord:
+    launcher = next(rank for rank in record.ranks if rank.role == live["role"])
+    process = launcher.process and replace(launcher.process, pid=live["pid"])
+    return replace(launcher, rank=live["rank"], local_rank=live["local_rank"], process=process)
 
 
 def labels(live: Live | None) -> list[tuple[str, str]]:
@@ -146,7 +168,7 @@ def job_shape(
         "reason": reason_of(record, live),
         "warning": live.get("warning", "") if live else "",
         "step": step_of(record, live),
-        "world_size": len(record.ranks) or (live["world_size"] if live else None),
+        "world_size": len(with_inner_ranks(record, live)) or (live["world_size"] if live else None),
         "attempt": record.restarts + 1,
         "generation": record.generation,
         "handle": handle_of(record, scheduler),

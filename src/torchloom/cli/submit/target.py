@@ -11,6 +11,8 @@ from typing import Any
 from torchloom.components.catalog import BUILTINS
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.launch.host import devices
+from torchloom.launch.keeper.python_command import PythonCommand
+from torchloom.launch.shim import CHOICE as SHIM_CHOICE
 from torchloom.runner.api import Runner
 from torchloom.schedulers import DEFAULT, LOCAL
 from torchloom.settings import environment
@@ -18,6 +20,7 @@ from torchloom.specs.api import NULL_RESOURCE, AppDef, AppDryRunInfo, CfgVal, ap
 from torchloom.specs.dataclass import dataclass
 
 SPEC_ENDINGS = (".json", ".yaml", ".yml")
+_TORCHRUN = "torch.distributed.run"
 
 
 class TargetKind(Enum):
@@ -81,7 +84,12 @@ def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
 
 
 def settled(request: TargetRequest) -> TargetRequest:
-    """Return a request with the engine and options of its spec file, unless an engine was given."""
+    """Return a request with the engine and options of its spec file, unless an engine was given.
+
+    A command line of torchrun for this host becomes the same ranks, started by our launcher.
+    """
+    if (words := _torchrun_words(request)) is not None:
+        return _as_torchrun(request, words)
     if kind_of(request) is not TargetKind.SPEC or request.scheduler != DEFAULT:
         return request
     from torchloom.specs.jobspec import JobSpec
@@ -92,6 +100,52 @@ def settled(request: TargetRequest) -> TargetRequest:
         return request
     policy = {"policy": str(spec.recovery.policy)} if spec.recovery.policy else {}
     return replace(request, scheduler=spec.scheduler, defaults={**policy, **spec.options})
+
+
+def _torchrun_words(request: TargetRequest) -> tuple[str, ...] | None:
+    """Return what torchrun is asked, with its interpreter first if one is named; none if it is not.
+
+    Torch's own launcher runs where `LOOM_TORCHRUN=real` or a number of processes is given.
+    """
+    words, module = request.words, request.module
+    env = {**environment(), **variables_of(request.env)}
+    is_counted = request.processes is not None or request.per_node is not None
+    if (
+        is_counted
+        or request.kind
+        or request.scheduler not in LOCAL
+        or env.get(SHIM_CHOICE) == "real"
+    ):
+        return None
+    if module is not None:
+        return ("", *words) if module == _TORCHRUN else None
+    if words[:1] == ("torchrun",):
+        return ("", *words[1:])
+    is_module = words[1:3] == ("-m", _TORCHRUN) and PythonCommand.parse(words) is not None
+    return (words[0], *words[3:]) if is_module else None
+
+
+def _as_torchrun(request: TargetRequest, words: tuple[str, ...]) -> TargetRequest:
+    """Return the request for the ranks that torchrun would start, if all of them are on this host.
+
+    With several hosts, the ranks are those of a launch inside the job.
+    """
+    from torchloom.launch.grammar.command import AS_TORCHRUN, LaunchCommand
+
+    interpreter, *options = words
+    command = LaunchCommand.parse([AS_TORCHRUN, *options], environment())
+    ranks, program, module = command.per_node, command.words, command.module
+    if not isinstance(ranks, int) or (command.nodes is not None and command.nodes.most > 1):
+        return request
+    kind = TargetKind.MODULE if module else TargetKind.SCRIPT
+    if interpreter:
+        program, module = (interpreter, *(("-m", module) if module else ()), *program), None
+    if interpreter or command.no_python:
+        kind = TargetKind.COMMAND
+    retries = command.max_restarts if request.max_retries is None else request.max_retries
+    return replace(
+        request, words=program, module=module, processes=ranks, max_retries=retries, kind=kind
+    )
 
 
 def kind_of(request: TargetRequest) -> TargetKind:

@@ -4,6 +4,7 @@ The launch process knows a rank's place in its group, the agent what is true of 
 """
 
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,12 @@ from torchloom.launch.variables import (
     CHECKPOINTS_VARIABLE,
     GENERATION_VARIABLE,
     INCARNATION_VARIABLE,
+    INNER_VARIABLE,
     JOB_VARIABLE,
     NODE_VARIABLE,
     OWN_END_VARIABLE,
     PAGE_VARIABLE,
+    PLACE_VARIABLES,
     RANK_DEFAULTS,
     RESOLVER_DEFAULTS,
     RESUME_VARIABLE,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from torchloom.specs.states import ReplicaKey
 
 _SITE = Path(__file__).parents[2] / "worker/threadlet/site"  # where our sitecustomize lies
+_FIRST_JAX_PORT, _JAX_PORTS = 61440, 4096  # where JAX itself looks in a Slurm job
 _NOT_FOR_RANKS = (
     AGENT_VARIABLE,
     TOKEN_VARIABLE,
@@ -48,6 +52,7 @@ _NOT_FOR_RANKS = (
     CHECKPOINTS_VARIABLE,
     RESUME_VARIABLE,
     INCARNATION_VARIABLE,
+    INNER_VARIABLE,
     STANDIN_VARIABLE,
 )
 
@@ -102,6 +107,8 @@ def group_variables(
         own[INCARNATION_VARIABLE] = "1"
     if request.nodes:
         own["TORCHX_RANK0_HOST"] = meeting.address
+        port = _jax_port(request.app_id, group.role.name, attempt)
+        own["JAX_COORDINATOR_ADDRESS"] = f"{meeting.address}:{port}"
     return {name: str(value) for name, value in contract.items()} | own
 
 
@@ -143,12 +150,16 @@ def rank_environment(
 
 
 def _with_site(env: dict[str, str], order: "ReplicaOrder") -> dict[str, str]:
-    """Have the Python programs that another one starts look for a threadlet: a shell script's."""
+    """Have the Python programs that another one starts look for a threadlet: a shell script's.
+
+    A Python program does this itself, for its own children, when it imports torch.
+    """
     is_wanted = env.get(UPLINK_VARIABLE) and env.get("LOOM_ATTACH") != "0"
     if not is_wanted or PythonCommand.parse(order.argv) is not None:
         return env
     rest = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
-    return env | {"PYTHONPATH": os.pathsep.join([str(_SITE), *rest])}
+    place = "/".join(env.get(name, "") for name in PLACE_VARIABLES)
+    return env | {"PYTHONPATH": os.pathsep.join([str(_SITE), *rest]), INNER_VARIABLE: place}
 
 
 def _defaults(order: "ReplicaOrder", variables: Mapping[str, str]) -> dict[str, str]:
@@ -159,6 +170,11 @@ def _defaults(order: "ReplicaOrder", variables: Mapping[str, str]) -> dict[str, 
         if variables.get("LOCAL_WORLD_SIZE") != "1":
             defaults["OMP_NUM_THREADS"] = "1"
     return defaults
+
+
+def _jax_port(*place: object) -> int:
+    """Return a port on rank 0's host: not probed, but the same for all ranks of an attempt."""
+    return _FIRST_JAX_PORT + zlib.crc32(repr(place).encode()) % _JAX_PORTS
 
 
 def _upper(name: str) -> str:

@@ -276,6 +276,7 @@ class RankStarter:
         env = rank_environment(
             self._inherited, order, variables, self._share.node, logs, settled, here
         )
+        self._stores.offer(order, env)
         self._ranks.begin(rank, order, env, self._stdin)
         return rank
 

@@ -196,7 +196,7 @@ class JobAgent:
             self._selector, self._on_output, lambda: self._launcher.unsent > MOST_UNSENT
         )
         self._keeper = KeeperLink(share, self._selector, self._on_keeper, self._on_no_keeper)
-        self._stores = Stores(share, self._keeper)
+        self._stores = Stores(share, self._keeper, self._selector)
         self._logs = RankLogs(share, post.show, tell)
         self._uplink = PlaneUplink(share, post.launcher)
         self._ranks = AgentRanks(share.app_id, self._keeper, self._pump)

@@ -89,6 +89,7 @@ class Keeper:
         self._listener = sockets.listen(address)
         self._forks = forks
         self._initialising: list[tuple[KeptProcess, SpawnOrder, Verdict]] = []
+        self._is_looking = False  # ahead of the orders that an exit may lead to
         self._orphan_limit = orphan_limit
         self._orphaned_at: float | None = None
         self._children: dict[int, KeptProcess] = {}
@@ -104,10 +105,13 @@ class Keeper:
         self._agent.send(self._hello())
         while not self._ended:
             waiting = len(self._initialising)
-            for key, ready in self._selector.select(0.0 if waiting else self._patience()):
+            is_idle = not waiting and not self._is_looking
+            for key, ready in self._selector.select(self._patience() if is_idle else 0.0):
                 key.data(ready)
             if len(self._initialising) == waiting:  # what was ordered together is forked by now
                 self._give_verdicts()
+            if self._is_looking and self._forks is not None:
+                self._is_looking = self._forks.look_ahead()
             if self._patience() == 0.0:
                 self._end()
                 self._clear_up()
@@ -247,6 +251,9 @@ class Keeper:
                 ended.append(ChildExit(child.number, child.code))
         if ended:
             self._agent.send(ChildrenExited(tuple(ended)))
+        if any(each.code for each in ended) and self._forks is not None:
+            self._forks.forget()
+            self._is_looking = True
 
     def _end(self) -> None:
         descendants.kill_all(self._share, os.getpid(), collect=self._reap)

@@ -147,6 +147,12 @@ class WarmForks(Protocol):
     def why_cold(self, order: SpawnOrder) -> str:
         """Return why a fork must not run the program of an order, if so."""
 
+    def forget(self) -> None:
+        """Drop what is known: the next verdict must rest on what is found out from now on."""
+
+    def look_ahead(self) -> bool:
+        """Find out a part of what a verdict takes, in a moment; tell whether more is left."""
+
     def run(self, order: SpawnOrder, verdict: int) -> NoReturn:
         """Become the program of an order in a fork, once the verdict is there."""
 

@@ -230,11 +230,31 @@ class CommandApi:
             error = self._no_boundary(job, asked.wait)
             self._weaver.commands.withdraw(job.id, command.id, str(error))
             raise error
+        if entry.status is Status.ACCEPTED and asked.wait and (part := self._part_of(job)):
+            refused = CommandRefused(f"{kind} refused: {part}")
+            self._weaver.commands.withdraw(job.id, command.id, str(refused))
+            raise refused
         return self._answer(asked, job, entry)
 
     def _has_boundary(self, job: JobRow) -> bool:
         """Tell whether a rank of a job has reached a step boundary."""
         return any(rank.boundary != "none" for rank in self._weaver.roster.ranks(job.id))
+
+    def _part_of(self, job: JobRow) -> str:
+        """Return why no command begins, if a launcher inside the job has ranks that do not report.
+
+        The ranks of the job's own launch may still come: those are waited for.
+        """
+        ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
+        world = max((rank.world_size for rank in ranks), default=0)
+        run = accounts.within(job.account, catalog.record, job.id)
+        if run is None or len(run.ranks) >= world or len(ranks) >= world:
+            return ""
+        return (
+            f"partly attached: the program trains with {world} ranks, of which {len(ranks)} report,"
+            " and a change would make their weights differ; start them all with"
+            f" `loom launch -n {world} ...`"
+        )
 
     def _no_boundary(self, job: JobRow, waited: float) -> NoBoundary:
         runs = accounts.within(job.account, catalog.everything)

@@ -211,7 +211,7 @@ class Agents:
             self._events.publish(RankRegistered(row))
 
     def _welcome(self, rows: list[RankProcessRow]) -> None:
-        later = {row.job for row in rows if row.generation}  # generation 0 has no changes
+        later = {row.job for row in rows if row.generation or row.life > 1}  # others: no changes
         changes = {job: self._changes(job) for job in later}
         for row in rows:
             welcome = Welcome(head_of(row), self._state.epoch, changes.get(row.job, ()))

@@ -98,10 +98,10 @@ def run(words: ProgramCommand, hide_caller: "Callable[[ModuleType], None]") -> "
         from torchloom.worker.process import rendezvous
 
         rendezvous.install()
-    if _AGENT_VARIABLE in os.environ or _PAGE_VARIABLE in os.environ:
-        _attach()
     sys.argv = words.sys_argv
     sys.orig_argv = words.argv
+    if _AGENT_VARIABLE in os.environ or _PAGE_VARIABLE in os.environ:
+        _attach()
     _replace_main()
     entry, args = _entry(words)
     hide_caller(sys.modules["runpy" if isinstance(entry, partial) else "__main__"])

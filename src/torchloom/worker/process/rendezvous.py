@@ -1,13 +1,17 @@
 """Let `init_process_group` of an unmodified script meet in the store of this very attempt.
 
 `LOOM_STORE` says where that is: `file:///dev/shm/.../attempt-0` on one node, or `tcp://HOST:PORT`
-of a store process. Whatever is not the launcher's own group (a child's, one with the script's own
-address) and whatever this torch does in a way not known here is left to torch's own handler.
+of a store process. On one node a store process serves at MASTER_ADDR:MASTER_PORT, too, as soon as a
+client of it is made; until then the program itself may listen there. Whatever is not the launcher's
+own group (a child's, one with the script's own address) and whatever this torch does in a way not
+known here is left to torch's own handler. `jax.distributed.initialize()` finds the same ranks.
 It runs before the user's first line, so it imports next to nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
 
@@ -27,7 +31,16 @@ OWNER_VARIABLE = "LOOM_STORE_OWNER"  # who sits here and met how often; set here
 SEAT_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 _MODULE = "torch.distributed.rendezvous"
+_JAX = "jax._src.clusters.cluster"
+_HOSTED = ".hosted"  # beside the file as well, once a store process serves
+_WANTED = ".wanted"  # beside the file: the pipe by which the agent learns that a store is wanted
+_JAX_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _FILE = "file://"
+_STORE_ARGUMENTS = (
+    *("host_name", "port", "world_size", "is_master", "timeout", "wait_for_workers"),
+    *("multi_tenant", "master_listen_fd", "use_libuv"),
+)
 _QUERY = {"rank", "world_size", "use_libuv"}
 
 
@@ -37,7 +50,17 @@ def install() -> None:
     if not seat.is_free():
         return
     seat.count(seat.meetings())
+    if seat.has_host and os.environ.get("LOOM_ATTACH") != "0":  # not in children
+        os.environ[_AGENT_STORE] = "True"
     when_imported(_MODULE, lambda module: _take_over(module, seat))
+    when_imported(_JAX, lambda module: _add_cluster(module, seat))
+
+
+def leave_to_parent() -> None:
+    """Let a child of a rank meet peers of its own: nothing serves at an address that it sets."""
+    seat = StoreSeat(os.environ)
+    if seat.path and not seat.is_free():
+        os.environ[_AGENT_STORE] = "False"
 
 
 class StoreSeat:
@@ -46,8 +69,8 @@ class StoreSeat:
     def __init__(self, env: Mapping[str, str]) -> None:
         self.store = env.get(STORE_VARIABLE, "")
         self._variables = _variables(env)
-        self._pid = os.getpid()
-        self._owner = f"{self.store}#{self._pid}:"
+        self.pid = os.getpid()
+        self._owner = f"{self.store}#{self.pid}:"
 
     @property
     def rank(self) -> int:
@@ -56,6 +79,21 @@ class StoreSeat:
     @property
     def world_size(self) -> int:
         return int(self._variables[1])
+
+    @property
+    def path(self) -> str:
+        """Return the file in which the ranks of one host meet; nothing over hosts."""
+        return self.store.removeprefix(_FILE) if self.store.startswith(_FILE) else ""
+
+    @property
+    def has_host(self) -> bool:
+        """Tell whether the agent serves a store at the group's address when one is wanted."""
+        return bool(self.path) and os.path.exists(self.path + _WANTED)
+
+    def is_address(self, host: object, port: object) -> bool:
+        """Tell whether this is the address that the launcher has given the group."""
+        own_host, own_port = self._variables[2:]
+        return str(port) == own_port and host in (own_host, "localhost")
 
     def is_free(self) -> bool:
         """Tell whether the seat is complete and this process's own, not that of its parent."""
@@ -68,7 +106,7 @@ class StoreSeat:
         """Tell whether a rendezvous is the launcher's own group, not one of the script's making."""
         query = dict(pair.partition("=")[::2] for pair in url.partition("?")[2].split("&") if pair)
         return (
-            os.getpid() == self._pid
+            os.getpid() == self.pid
             and os.environ.get(STORE_VARIABLE) == self.store
             and _variables(os.environ) == self._variables
             and query.keys() <= _QUERY
@@ -89,18 +127,110 @@ def _variables(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(env.get(name, "") for name in SEAT_VARIABLES)
 
 
+def _add_cluster(module: Any, seat: StoreSeat) -> None:
+    """Have `jax.distributed.initialize()` find the ranks of this group before any other cluster."""
+
+    class TorchLoomCluster(module.ClusterEnv):  # type: ignore[misc]
+        name = "torchloom"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return seat.is_meant("") and _JAX_ADDRESS in os.environ
+
+        @classmethod
+        def get_coordinator_address(cls, *_: object, **__: object) -> str:
+            return os.environ[_JAX_ADDRESS]
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return seat.world_size
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return seat.rank
+
+        @classmethod
+        def get_local_process_id(cls) -> int | None:
+            local = os.environ.get("LOCAL_RANK", "")
+            return int(local) if local.isdecimal() else None
+
+
 def _take_over(module: ModuleType, seat: StoreSeat) -> None:
     """Put our handler before torch's; a torch that keeps handlers elsewhere keeps its own."""
     handlers = getattr(module, "_rendezvous_handlers", None)
     torchs = handlers.get("env") if isinstance(handlers, dict) else None
     if isinstance(handlers, dict) and callable(torchs) and not hasattr(torchs, "loom_seat"):
         handlers["env"] = _handler(torchs, seat)
+        if callable(tcp := handlers.get("tcp")) and seat.path:
+            handlers["tcp"] = _elsewhere(tcp, seat)
+        if seat.has_host:
+            _host_when_wanted(module.TCPStore, seat)
+
+
+def _host_when_wanted(kind: Any, seat: StoreSeat) -> None:
+    """Have the agent serve at the group's address before a client of it is made.
+
+    A program whose first rank serves there itself does so, unless another rank was faster.
+    """
+    real = kind.__init__
+
+    @functools.wraps(real)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        given = dict(zip(_STORE_ARGUMENTS, args, strict=False)) | kwargs
+        if not seat.is_address(given.get("host_name"), given.get("port")):
+            real(self, *args, **kwargs)
+        elif not given.get("is_master"):
+            _want(seat.path)
+            real(self, *args, **kwargs)
+        else:
+            try:
+                real(self, *args, **kwargs)
+            except RuntimeError:
+                if not os.path.exists(seat.path + _HOSTED):
+                    raise
+                real(self, **{**given, "is_master": False, "master_listen_fd": None})
+
+    kind.__init__ = __init__
+
+
+def _want(path: str) -> None:
+    with contextlib.suppress(OSError):  # no agent reads: its successor does not know the pipe
+        pipe = os.open(path + _WANTED, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(pipe, b"\n")
+        finally:
+            os.close(pipe)
+
+
+def _elsewhere(torchs: Handler, seat: StoreSeat) -> Handler:
+    """Return torch's handler of addresses; rank 0 serves at those that are not the launcher's."""
+
+    def tcp(url: str, *args: Any, **kwargs: Any) -> Iterator[Meeting]:
+        host, _, port = url.partition("://")[2].partition("?")[0].rstrip("/").rpartition(":")
+        if seat.is_address(host, port) and os.getpid() == seat.pid:
+            yield from torchs(url, *args, **kwargs)
+        else:
+            yield from _served_by_rank_0(torchs, url, *args, **kwargs)
+
+    return tcp
+
+
+def _served_by_rank_0(torchs: Handler, url: str, *args: Any, **kwargs: Any) -> Iterator[Meeting]:
+    """Meet at an address where the launcher has no store, whatever its variable says."""
+    before = os.environ.get(_AGENT_STORE)
+    try:
+        os.environ[_AGENT_STORE] = "False"
+        yield from torchs(url, *args, **kwargs)
+    finally:
+        if before is not None:
+            os.environ[_AGENT_STORE] = before
 
 
 def _handler(torchs: Handler, seat: StoreSeat) -> Handler:
     def env(url: str, *args: Any, **kwargs: Any) -> Iterator[Meeting]:
         if not seat.is_meant(url):
-            yield from torchs(url, *args, **kwargs)
+            other = _served_by_rank_0 if seat.path else _as_it_is
+            yield from other(torchs, url, *args, **kwargs)
             return
         meetings = seat.meetings()
         seat.count(meetings + 1)
@@ -113,6 +243,10 @@ def _handler(torchs: Handler, seat: StoreSeat) -> Handler:
 
     env.loom_seat = seat  # type: ignore[attr-defined]
     return env
+
+
+def _as_it_is(torchs: Handler, url: str, *args: Any, **kwargs: Any) -> Iterator[Meeting]:
+    yield from torchs(url, *args, **kwargs)
 
 
 def _file_store(store: str, meetings: int, timeout: Any) -> Any:

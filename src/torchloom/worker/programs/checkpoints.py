@@ -116,9 +116,15 @@ class TrainerCheckpoints:
         """The last numbers of the training, which are kept with each checkpoint."""
         return self._saves.metrics
 
-    def begin(self) -> None:
-        """Before the first step: accept requests, and check the store. A collective call."""
+    def begin(self, is_alone: bool = False) -> None:
+        """Before the first step: accept requests, and check the store. A collective call.
+
+        A rank that joins a running training alone skips what the ranks check together.
+        """
         if not self._saves.is_possible:
+            return
+        if is_alone:
+            handle_signal(self._threadlet)
             return
         storage, rank = self._storage(), self._threadlet.identity.rank
         if rank == 0 and storage.root.startswith("/"):
@@ -164,6 +170,16 @@ class TrainerCheckpoints:
         """Record what was saved last, and wait until that is done."""
         self.record()
         self._saves.finish()
+
+    # Live recovery.
+
+    def state(self) -> dict[str, Any]:
+        """Return what a joining rank needs of it."""
+        return self._saves.state()
+
+    def rejoin(self, step: int, generation: int, state: Mapping[str, Any] | None) -> None:
+        """Continue at a step of another generation, with a peer's `state()` if it sent one."""
+        self._saves.rejoin(step, generation, None if state is None else dict(state))
 
     def _files_of(self, save: TrainerSave) -> Callable[[Draft, Pace], Mapping[str, Any]]:
         """Return what lists the trainer's files, once all ranks have saved theirs."""

@@ -78,10 +78,13 @@ class TrainerAdapter:
             self_: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
         ) -> Any:
             trial = args[0] if args else kwargs.get("trial")
+            ignored = args[1] if len(args) > 1 else kwargs.get("ignore_keys_for_eval")
             with training(self_, trial) as one:
-                if one is not None:
-                    resume_from_checkpoint = one.resume(resume_from_checkpoint)
-                return train(self_, resume_from_checkpoint, *args, **kwargs)
+                if one is None:
+                    return train(self_, resume_from_checkpoint, *args, **kwargs)
+                with one.recoverable(ignored):
+                    given = one.resume(resume_from_checkpoint)
+                    return train(self_, given, *args, **kwargs)
 
         handler.call_event, trainer.train = observed_event, observed_train
 
@@ -125,6 +128,8 @@ class ObservedTraining:
     def __init__(self, adapter: TrainerAdapter, trainer: Any, number: int) -> None:
         self.handlers = {
             "on_train_begin": self._begin,
+            "on_epoch_begin": self._epoch_begins,
+            "on_prediction_step": self._predicted,
             "on_step_begin": self._step_begins,
             "on_step_end": self._step_ends,
             "on_log": self._log,
@@ -138,6 +143,7 @@ class ObservedTraining:
         self._adapter = adapter
         self._trainer = trainer
         self._checkpoints: TrainerCheckpoints | None = None
+        self._is_first = number == 1
         if number:
             self._checkpoints = TrainerCheckpoints(program, _SOURCE, adapter.version, number)
         self._found: FoundTrainerCheckpoint | None = None
@@ -147,14 +153,33 @@ class ObservedTraining:
         self._is_stopping = False
         self._last = -1  # the step that was saved last
         self._size = 0  # bytes of a checkpoint, about
+        self._live: Any = None  # its `LiveTrainer`, where it may be recovered live
         until = environment.text(UNTIL_VARIABLE)
         self._until = int(until) if until.isdecimal() else _NEVER
 
-    # Resuming.
+    # Resuming, and live recovery.
+
+    @contextmanager
+    def recoverable(self, ignored: Any) -> Iterator[None]:
+        """Recover the first training of this process live, if its agent can start newcomers."""
+        can_live = environment.is_set(environment.INCARNATION_VARIABLE) and self._is_first
+        if self._checkpoints is None or not can_live:
+            yield
+            return
+        from torchloom.worker.programs.huggingface_live import LiveTrainer  # imported on use
+
+        draws = self._adapter.randomness
+        self._live = LiveTrainer(
+            self._program, self._checkpoints, self._trainer, self._joined, draws
+        )
+        with self._live.installed(ignored):
+            yield
 
     def resume(self, own: Any) -> Any:
         """Return what `train` shall resume from: what the program passes, else what is named."""
-        if self._checkpoints is None or standin.is_on():
+        if standin.is_on():
+            return None if self._live is not None else own
+        if self._checkpoints is None:
             return own
         if own:
             path = self._adapter.newest_in(self._trainer.args.output_dir) if own is True else own
@@ -192,10 +217,21 @@ class ObservedTraining:
             whys = self._whys(args)
             checkpoints.restored(self._found, step, self._from, whys)
         if checkpoints is not None:
-            checkpoints.begin()
+            checkpoints.begin(is_alone=standin.is_on())
         self._size = _COPIES * sum(
             one.numel() * one.element_size() for one in self._trainer.model.parameters()
         )
+        if self._live is None or not self._live.is_joining:
+            self._lead(state)
+        if self._live is not None:
+            self._live.start()
+
+    def _joined(self) -> None:
+        self._lead(self._trainer.state)
+
+    def _lead(self, state: Any) -> None:
+        """Make the steps of this training those of the run, unless another has priority."""
+        program = self._program
         self._is_leading = program.begin(_SOURCE, int(state.global_step))
         if self._is_leading:
             last = int(state.max_steps)
@@ -206,6 +242,14 @@ class ObservedTraining:
                     f"loom: transformers ends at its own last step {program.at(last)}, not at"
                     f" {self._until}: raise max_steps in the script\n"
                 )
+
+    def _epoch_begins(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
+        if self._live is not None:
+            self._live.epoch_begins()
+
+    def _predicted(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
+        if self._live is not None:
+            self._live.predicted()
 
     def _step_begins(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
         if self._checkpoints is not None:

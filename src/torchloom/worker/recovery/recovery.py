@@ -117,7 +117,9 @@ def _meet(
 class RecoverableRun(Protocol):
     """The training whose state is restored when a step is repeated."""
 
-    things: TrackedState
+    @property
+    def things(self) -> TrackedState: ...
+
     unfit: str  # why it cannot be a newcomer, if so
 
     def common(self) -> State: ...
@@ -144,6 +146,7 @@ class RankRecovery:
         self._backend = agreement.backend()
         self._group: leave.DefaultGroup | None = None
         self._has_left = False
+        self._foreseen: Transfer | None = None  # a newcomer's part, while it is being set up
         self._applied: int | None = None  # steps; none without a whole state
         link.watch(self._generation_over)
 
@@ -158,10 +161,13 @@ class RankRecovery:
         page = self._pages.read(steps[-1]) if steps else None
         return int(page["loop"]) if page else 0
 
-    def begin(self, step: int) -> None:
-        """Report before the first step of a loop that this rank trains, and whether it is live."""
+    def begin(self, step: int, why: str = "") -> None:
+        """Report before the first step of a loop that this rank trains, and whether it is live.
+
+        `why` says why it cannot be.
+        """
         self._group = leave.current()
-        why = _unfit(self._course.things, self._group)
+        why = why or _unfit(self._course.things, self._group)
         self._has_left = False
         self.is_live = not why and self._has_page(step - 1)
         self._member.train(step, why or ("" if self.is_live else "its page cannot be written"))
@@ -169,13 +175,18 @@ class RankRecovery:
     def note(self, step: int) -> None:
         """Write the page of a step: this rank's private state before the backward pass."""
         if self.is_live and not self._has_page(step):
-            self.is_live = False
-            self._member.train(step, "its page cannot be written")
+            self.give_up(step, "its page cannot be written")
 
-    def recover(self, step: int, error: BaseException | None) -> int:
+    def give_up(self, step: int, why: str) -> None:
+        """Report that from now on a loss is no longer recovered live."""
+        self.is_live = False
+        self._member.train(step, why)
+
+    def recover(self, step: int, error: BaseException | None, why: str = "") -> int:
         """Handle what interrupted a step; return the step to continue at.
 
-        An exception that is the program's own is raised.
+        An exception that is the program's own is raised. `why` says why this rank cannot continue
+        without a restart.
         """
         begun = time.monotonic()
         self._enter(StepPhase.WAITING)
@@ -184,17 +195,30 @@ class RankRecovery:
             _release(error)
             error = None
         is_begun, things = self._course.is_begun(step), self._course.things
-        why = _ADDED_UP if things.adds_up(is_begun) else ""
+        why = why or (_ADDED_UP if things.adds_up(is_begun) else "")
         self._applied = None if is_begun and not things.is_whole() else step
         return self._rejoin(begun, why)
 
+    def foresee(self) -> int:
+        """Meet the others as a newcomer that is still being set up; return the step they are at.
+
+        They wait for it until it arrives. If another rank is lost before that, they may be at
+        another step by then.
+        """
+        why = self._why_late()
+        self._foreseen = self._member.meet(lambda: self._position(why))
+        return self._foreseen.start
+
     def arrive(self) -> int:
         """Join the others as a newcomer; return the step they are at."""
-        used = standin.used()
-        why = f"its set-up uses {used}, which the others are past" if used else ""
-        start = self._rejoin(time.monotonic(), self._course.unfit or why)
+        start = self._rejoin(time.monotonic(), self._why_late())
         self.is_new = False
         return start
+
+    def _why_late(self) -> str:
+        used = standin.used()
+        why = f"its set-up uses {used}, which the others are past" if used else ""
+        return self._course.unfit or why
 
     def has_finished(self, step: int) -> bool:
         """Wait until no rank has a step left; return False if another rank is lost meanwhile."""
@@ -221,7 +245,12 @@ class RankRecovery:
     def _rejoin(self, begun: float, why: str) -> int:
         while True:
             self._leave()
-            transfer = self._member.meet(lambda: self._position(why))
+            transfer, self._foreseen = self._foreseen, None
+            if transfer is not None and why:
+                self._member.refuse(why)  # then it reports that as its position
+                transfer = None
+            if transfer is None or self._member.is_over:
+                transfer = self._member.meet(lambda: self._position(why))
             taken = self._take_part(transfer)
             if taken is None:
                 continue

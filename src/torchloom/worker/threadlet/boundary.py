@@ -162,14 +162,17 @@ class StepBoundary:
             orders = [order for order in self._orders.values() if order.decided]
         return sorted(orders, key=lambda order: order.effective)
 
+    def turn_to(self, page: ProgressPage) -> None:
+        """Write to another page, before the first boundary."""
+        self._page, self._words = page, page.words
+
     def leave(self, page: ProgressPage) -> None:
         """Forget all promises in a fork, and write to another page."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._orders.clear()
         self._next_check = NEVER
-        self._page = page
-        self._words = page.words
+        self.turn_to(page)
 
     def _undecided(self) -> PromisedCommand | None:
         with self._lock:

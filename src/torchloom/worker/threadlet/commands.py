@@ -4,12 +4,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from torchloom.errors import Failure
 from torchloom.messages.plane import Applied, Head, Kind, Message, Planned, RankRefusal, Value
 from torchloom.rules.control.command import NotAKnob
-from torchloom.worker.threadlet import optimizers
+from torchloom.worker.environment import variables
+from torchloom.worker.threadlet import inner_ranks, optimizers
 from torchloom.worker.threadlet.boundary import PromisedCommand, StepBoundary
 from torchloom.worker.threadlet.knobs import (
     KnobChange,
@@ -38,6 +39,18 @@ class PartlyAttached(NotAligned):
             f"partly attached: the program trains with {world} ranks, of which this job has"
             f" {known}, and a change would make their weights differ; start them all with"
             f" `loom launch -n {world} ...`"
+        )
+
+
+class UnseenRanks(NotAligned):
+    """Two processes of the job train as the same rank, and only one of them can be seen."""
+
+    code = "partly_attached"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "partly attached: several processes of this job train as the same rank of different"
+            " process groups, and only one of them would be changed; run them as jobs of their own"
         )
 
 
@@ -90,9 +103,9 @@ class Acts:
         self._untaken: set[tuple[str, str]] = set()  # changes that were not applied by then
         self._changes: dict[str, Planned] = {}  # knob changes that were applied here, in order
 
-    def move_on(self, head: Head) -> None:
-        """Report for another generation from now on."""
-        self._head = head
+    def move_on(self, head: Head, world_size: int) -> None:
+        """Report for another generation from now on, or for another number of ranks."""
+        self._head, self._world_size = head, world_size
 
     @property
     def changes(self) -> tuple[Planned, ...]:
@@ -117,8 +130,8 @@ class Acts:
             raise NotAligned("no step boundary has been seen in this process yet")
         if self._boundary.kind == "attached" and (why := self._optimizers.misaligned()):
             raise NotAligned(why)
-        if kind != "resume" and (world := program_world()) > self._world_size:
-            raise PartlyAttached(self._world_size, world)
+        if kind != "resume":
+            self._check_world()
         if (kind == "checkpoint" or payload.get("release")) and self.trainers:
             if why := self.trainers[-1].why_unsaved():
                 raise NotAligned(why)
@@ -132,6 +145,13 @@ class Acts:
         if kind == "knob":
             for name, value in KnobRequest.of(payload).values.items():
                 self._check(name, value)
+
+    def _check_world(self) -> None:
+        """Raise an error if the job does not have all ranks of its program."""
+        if (world := inner_ranks.group()[1]) > self._world_size:
+            raise PartlyAttached(self._world_size, world)
+        if inner_ranks.are_unseen(variables()):
+            raise UnseenRanks
 
     def act(self, order: PromisedCommand) -> None:
         """Execute a committed command now."""
@@ -304,15 +324,6 @@ class Acts:
 
     def _applied(self, command: str, step: int, before: Value = None, after: Value = None) -> None:
         self._send(Applied(self._head, command, step, before, after))
-
-
-def program_world() -> int:
-    """Return the size of the program's process group; 0 if there is none."""
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
-        return 0
-    size: int = dist.get_world_size()
-    return size
 
 
 def _ratio(knob: ProgramKnob | None, value: Value) -> float | None:

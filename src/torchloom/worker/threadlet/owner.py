@@ -17,16 +17,21 @@ _STARTED = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
 
 def take(env: "MutableMapping[str, str]") -> bool:
     """Become the process that reports for the rank; False in a child of that process."""
-    ours = _own_name()
+    ours = own_name()
     if env.get(OWNER_VARIABLE, ours) != ours:
         return False
     env[OWNER_VARIABLE] = ours
     return True
 
 
+def become(env: "MutableMapping[str, str]") -> None:
+    """Become the process that reports, in a child that may have a rank of its own."""
+    env[OWNER_VARIABLE] = own_name()
+
+
 def is_taken(env: "MutableMapping[str, str]") -> bool:
     """Tell whether this process reports for the rank."""
-    return env.get(OWNER_VARIABLE) == _own_name()
+    return env.get(OWNER_VARIABLE) == own_name()
 
 
 def claim(env: "MutableMapping[str, str]") -> bool:
@@ -37,15 +42,21 @@ def claim(env: "MutableMapping[str, str]") -> bool:
     if not take(env):
         return False
     page = env.get(PAGE_VARIABLE)
-    if not page:
+    if not page or win(f"{page}.owner", env[OWNER_VARIABLE]):
         return True
-    ours, path = env[OWNER_VARIABLE], f"{page}.owner"
+    del env[OWNER_VARIABLE]
+    return False
+
+
+def win(path: str, ours: str) -> bool:
+    """Write the name of this process to a file, unless another live process has."""
     for _ in range(_TRIES):
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            if _lives(path, ours):
-                del env[OWNER_VARIABLE]
+            if _read(path) == ours:
+                return True
+            if lives(path):
                 return False
         else:
             with open(fd, "w") as file:
@@ -64,24 +75,29 @@ def started(pid: "int | str" = "self") -> int:
     return int(text.rpartition(")")[2].split()[_STARTED])
 
 
-def _own_name() -> str:
+def own_name() -> str:
+    """Return the name of this process, which no later one on this host has."""
     return f"{os.getpid()}:{started()}"
 
 
-def _lives(path: str, ours: str) -> bool:
-    """Tell whether another live process has won; remove the file of a dead one."""
-    try:
-        with open(path) as file:
-            theirs = file.read()
-    except OSError:
+def lives(path: str) -> bool:
+    """Tell whether the process that has won a file is alive; remove the file of a dead one."""
+    theirs = _read(path)
+    if theirs is None:
         return False  # it was removed just now
     pid, _, ticks = theirs.partition(":")
-    if theirs == ours or not pid:  # half written: another process is winning
-        return theirs != ours
-    if str(started(pid)) == ticks:
+    if not pid or str(started(pid)) == ticks:  # half written: another process is winning
         return True
     try:
         os.unlink(path)
     except FileNotFoundError:
         return False  # another one did
     return False
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return None

@@ -15,9 +15,9 @@ from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.messages.plane import Boundary, Event, Goodbye, Message, Planned, Register, Value
 from torchloom.worker.environment import AGENT_VARIABLE, PAGE_VARIABLE, variables
 from torchloom.worker.recovery.membership import MembershipLink
-from torchloom.worker.threadlet import owner
+from torchloom.worker.threadlet import inner_ranks, owner
 from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
-from torchloom.worker.threadlet.commands import Acts, program_world
+from torchloom.worker.threadlet.commands import Acts
 from torchloom.worker.threadlet.control import OutcomeStore, RankControl
 from torchloom.worker.threadlet.knobs import ProgramKnobs
 from torchloom.worker.threadlet.link import AgentLink
@@ -68,12 +68,23 @@ class Threadlet:
 
     def start(self) -> None:
         """Start the link, if there is an agent."""
+        self._open_link()
+        os.register_at_fork(after_in_child=self.mute)
+
+    def _open_link(self) -> None:
         if self.identity.agent:
             parts = (self.register, self.control.handle, self._collect, self.unlinked)
             self._link = AgentLink(self.identity.agent, *parts, self.notes.mend)
             self._link.start()
             atexit.register(self.close)
-        os.register_at_fork(after_in_child=self.mute)
+
+    def sit(self, env: Mapping[str, str]) -> None:
+        """Report for a rank from now on, in a child of a rank's process that had none so far."""
+        self.identity = RankIdentity.of(env)
+        self.page = _page(self.identity.page)
+        self.boundary.turn_to(self.page)
+        self._identify()
+        self._open_link()
 
     def watch(self, module: Any) -> None:
         """Observe the optimizers of torch.optim.optimizer."""
@@ -180,10 +191,24 @@ class Threadlet:
         if self._begun:
             return
         self._begun = True
-        if self._link is not None and self.identity.generation > 0:
+        self._admit_inner_ranks()
+        is_again = self.identity.generation > 0 or self.identity.start_count > 1
+        if self._link is not None and is_again:
             self.control.welcomed.wait(_WELCOME)
             for change in self._judge.agree(self.control.changes):
                 self._plan(change)
+
+    def _admit_inner_ranks(self) -> None:
+        """Train with the ranks that a launcher inside this process has started, if all report."""
+        rank, world = inner_ranks.group()
+        if self._link is None or rank or not world > self.identity.world_size == 1:
+            return
+        env = variables()
+        if owner.is_taken(env) and inner_ranks.is_complete(env, world):
+            self.identity = dataclasses.replace(
+                self.identity, world_size=world, store=inner_ranks.store(env)
+            )
+            self._identify()
 
     # Live recovery.
 
@@ -200,9 +225,13 @@ class Threadlet:
     def move_on(self, generation: int, store: str) -> None:
         """Continue in another generation, with another store."""
         self.identity = dataclasses.replace(self.identity, generation=generation, store=store)
+        self._identify()
+
+    def _identify(self) -> None:
+        """Have all parts use the present identity."""
         self._head = head = self.identity.head()
-        for part in (self.notes, self.acts):
-            part.move_on(head)
+        self.notes.move_on(head)
+        self.acts.move_on(head, self.identity.world_size)
         for one in (self._judge, self.control):
             one.move_on(self.identity)
         self.introduce()
@@ -253,7 +282,7 @@ class Threadlet:
         if self.boundary.kind == "none":
             self.boundary.begin(self._kind)
             self.introduce()
-            if (world := program_world()) > self.identity.world_size:
+            if (world := inner_ranks.group()[1]) > self.identity.world_size:
                 self.event("job", {"attached": world})
         while due := self.boundary.attend():
             for order in due:
@@ -316,21 +345,28 @@ class Threadlet:
 _current: Threadlet | None = None
 
 
-def current(unmanaged: Callable[[Mapping[str, str]], dict[str, str]] | None = None) -> Threadlet:
+def current(
+    unmanaged: Callable[[Mapping[str, str]], dict[str, str]] | None = None,
+    seat: Mapping[str, str] | None = None,
+) -> Threadlet:
     """Return the threadlet of this process, which the first call starts.
 
     A process that does not report for its rank has one without a link. `unmanaged` returns the
-    variables for a process that another launcher started.
+    variables for a process that another launcher started, `seat` has those of an inner rank.
     """
     global _current
     if _current is None:
         env = dict(variables())
-        if not owner.take(variables()):
+        if seat is not None:
+            env |= seat
+        elif not owner.take(variables()):
             env[AGENT_VARIABLE] = env[PAGE_VARIABLE] = ""
         elif unmanaged is not None:
             env |= unmanaged(env)
         _current = Threadlet(env)
         _current.start()
+    elif seat is not None:
+        _current.sit({**variables(), **seat})
     return _current
 
 

@@ -120,5 +120,6 @@ if "stream" in KINDS:
 else:
     loader = DataLoader(Samples(), 4, shuffle=True, **workers)
 append("starts", os.getpid())
-trainer.fit(model, loader, DataLoader(Samples(), 32))
+own = {"ckpt_path": os.environ["OWN"], "weights_only": False} if "OWN" in os.environ else {}
+trainer.fit(model, loader, DataLoader(Samples(), 32), **own)
 append("ends", [trainer.global_step, digest()])

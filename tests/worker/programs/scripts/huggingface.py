@@ -36,6 +36,11 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": x, "labels": x}
 
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return (data[index] for index in range(len(data)))
+
+
 def append(what, line):
     with (OUT / f"{what}-{RANK}").open("a") as file:
         file.write(json.dumps(line, default=str) + "\n")
@@ -97,7 +102,7 @@ arguments = TrainingArguments(
     max_steps=int(os.environ.get("STEPS", "40")),
     logging_steps=5,
     save_strategy=os.environ.get("SAVES", "steps"),
-    save_steps=10,
+    save_steps=int(os.environ.get("EVERY", "10")),
     save_total_limit=int(os.environ.get("KEEPS", "0")) or None,
     gradient_accumulation_steps=2,
     dataloader_num_workers=int(os.environ.get("WORKERS", "0")),
@@ -114,12 +119,13 @@ arguments = TrainingArguments(
 )
 data = Tokens()
 some = torch.utils.data.Subset(data, range(8))
-trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=some)
+used = Stream() if "STREAM" in os.environ else data
+trainer = Trainer(model, arguments, train_dataset=used, eval_dataset=some)
 if "ODD" in os.environ:
     trainer.add_callback(Logging())
 trainer.create_optimizer()
 trainer.optimizer.register_step_pre_hook(before)
 trainer.optimizer.register_step_post_hook(after)
 append("starts", os.getpid())
-trainer.train()
+trainer.train(resume_from_checkpoint=os.environ.get("OWN"))
 append("ends", [trainer.state.global_step, digest(), trainer.state.log_history])
