@@ -177,6 +177,9 @@ def _pipeline_problems(spec: JobSpec, size: int) -> Iterator[Problem]:
         problem = f"{parts} cannot be dealt to {size} stages by {schedule.value}"
         yield "distributed.microbatches", f"{problem}: give a multiple of {size}"
     yield from _stage_problems(spec, size * (CHUNKS if schedule is Schedule.INTERLEAVED else 1))
+    if spec.model and spec.hyperparameters.get("amp") == "fp16":
+        problem = "fp16 scales losses, which a pipeline does not: take bf16, or off"
+        yield "hyperparameters.amp", problem
     batch = spec.hyperparameters.get("batch_size", SIZES["batch_size"])
     if spec.model and isinstance(batch, int) and batch % parts:
         problem = f"{batch} samples cannot be cut into {parts} microbatches"

@@ -21,7 +21,7 @@ from torchloom.worker import dist as ranks
 from torchloom.worker import environment
 from torchloom.worker.dist import strategies
 from torchloom.worker.dist.pipeline import Pipeline
-from torchloom.worker.run.tracked_state import refuse_sharded
+from torchloom.worker.run.tracked_state import ShardedState, refuse_sharded
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
 from torchloom.worker.train.data import (
@@ -260,6 +260,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
     def serialize_state(self, state: TorchState) -> bytes:
         """Return job, weights, optimizer and position; loading it runs no code."""
         refuse_sharded("the model", state.module)
+        if isinstance(state.model, Pipeline):
+            raise ShardedState("the model")
         content = {
             "spec": job_to_dict(state.spec),
             "steps": state.steps,
