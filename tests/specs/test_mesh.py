@@ -17,7 +17,8 @@ SIZES = st.integers(1, 5)
 def job(strategy: str, workers: int = 4, model: str = "mlp", **more: Any) -> dict[str, Any]:
     """Return a job; `mesh` and `sequence_parallel` go where they belong."""
     distributed = {"strategy": strategy}
-    distributed |= {name: more.pop(name) for name in ("mesh", "sequence_parallel") if name in more}
+    own = ("mesh", "sequence_parallel", "schedule", "microbatches")
+    distributed |= {name: more.pop(name) for name in own if name in more}
     dataset = "text:words.txt" if model == "transformer" else "synthetic"
     program = {"model": model, "dataset": dataset} if model else {}
     found = {"name": "a", "resources": {"workers": workers}, "distributed": distributed}
@@ -33,6 +34,7 @@ def job(strategy: str, workers: int = 4, model: str = "mlp", **more: Any) -> dic
         ("tensor_parallel", 4, Mesh(tp=4)),
         ("hsdp", 6, Mesh(dp_replicate=2, dp_shard=3)),
         ("hybrid", 8, Mesh(dp_shard=4, tp=2)),
+        ("pipeline_parallel", 3, Mesh(pp=3)),
     ],
 )
 def test_without_a_mesh_a_strategy_takes_all_workers(
@@ -41,17 +43,18 @@ def test_without_a_mesh_a_strategy_takes_all_workers(
     assert mesh_of(Distributed(Strategy(strategy)), workers) == mesh
 
 
-@given(st.builds(Mesh, SIZES, SIZES, SIZES))
-def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_tensor_group(
+@given(st.builds(Mesh, SIZES, SIZES, SIZES, SIZES))
+def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_group(
     mesh: Mesh,
 ) -> None:
-    world = mesh.dp_replicate * mesh.dp_shard * mesh.tp
+    stage = mesh.dp_replicate * mesh.dp_shard * mesh.tp  # ranks of one stage
+    world = mesh.pp * stage
     places = [coordinates(mesh, rank) for rank in range(world)]
     shares = [data_share(mesh, rank) for rank in range(world)]
 
     assert len({tuple(place.values()) for place in places}) == world
     assert all(place[name] < size for place in places for name, size in sizes_of(mesh).items())
-    assert shares == [(rank // mesh.tp, world // mesh.tp) for rank in range(world)]
+    assert shares == [(rank % stage // mesh.tp, stage // mesh.tp) for rank in range(world)]
 
 
 @pytest.mark.parametrize(
@@ -83,20 +86,21 @@ def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_tensor_g
             job("hybrid", workers=2),
             "distributed.mesh",
             "missing: hybrid takes an even number of workers without a mesh, 4 or more, not 2;"
-            " give dp_replicate and dp_shard and tp",
+            " give pp and dp_replicate and dp_shard and tp",
         ),
         (job("fsdp", mesh={"dp_shard": 0}), "distributed.mesh.dp_shard", None),
         (job("fsdp", mesh={"cp": 4}), "distributed.mesh.cp", None),
         (
             job("fdsp"),
             "distributed.strategy",
-            "expected one of DATA_PARALLEL, FSDP, HSDP, TENSOR_PARALLEL, HYBRID, got 'fdsp'",
+            "expected one of DATA_PARALLEL, FSDP, HSDP, TENSOR_PARALLEL, PIPELINE_PARALLEL,"
+            " HYBRID, got 'fdsp'",
         ),
         (
             job("parameter_server"),
             "distributed.strategy",
             "parameter_server cannot be run yet: take one of data_parallel, fsdp, hsdp,"
-            " tensor_parallel, hybrid",
+            " tensor_parallel, pipeline_parallel, hybrid",
         ),
         (
             job("tensor_parallel", hyperparameters={"hidden": 30}),
@@ -132,6 +136,42 @@ def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_tensor_g
             job("fsdp", sequence_parallel=True),
             "distributed.sequence_parallel",
             "divides what tensor parallelism leaves whole: give the mesh a tp of 2 or more",
+        ),
+        (
+            job("pipeline_parallel", model="transformer"),
+            "hyperparameters.layers",
+            "transformer has 2 layers for 4 stages: give 4 or more",
+        ),
+        (
+            job("pipeline_parallel", 2, schedule="interleaved"),
+            "hyperparameters.layers",
+            "mlp has 3 layers for 4 stages: give 3 or more",
+        ),
+        (
+            job("pipeline_parallel", 2, microbatches=3),
+            "distributed.microbatches",
+            "3 cannot be dealt to 2 stages by 1f1b: give a multiple of 2",
+        ),
+        (
+            job("pipeline_parallel", 2, hyperparameters={"batch_size": 5}),
+            "hyperparameters.batch_size",
+            "5 samples cannot be cut into 2 microbatches: give a multiple of 2",
+        ),
+        (
+            job("pipeline_parallel", model="cnn"),
+            "model",
+            "cnn has no plan for a pipeline: take mlp or transformer, or fsdp",
+        ),
+        (
+            job("fsdp", schedule="gpipe"),
+            "distributed.schedule",
+            "is for a pipeline: give the mesh a pp of 2 or more",
+        ),
+        (job("pipeline_parallel", 2, schedule="zigzag"), "distributed.schedule", None),
+        (
+            job("pipeline_parallel", 2, hyperparameters={"amp": "fp16"}),
+            "hyperparameters.amp",
+            "fp16 scales losses, which a pipeline does not: take bf16, or off",
         ),
         (
             job("fsdp", checkpointing={"enabled": True}),

@@ -35,6 +35,7 @@ _PARTS = {  # what a spec is made of, by title; its name in the description is `
     jobspec.Policy: "Policy",
     jobspec.Recovery: "Recovery",
     jobspec.Resources: "Resources",
+    jobspec.Schedule: "Schedule",
     jobspec.Strategy: "Strategy",
 }
 _FIELDS = "docs/reference/job-spec.md lists every field"

@@ -19,7 +19,16 @@ class Strategy(StrEnum):
     FSDP = "fsdp"
     HSDP = "hsdp"
     TENSOR_PARALLEL = "tensor_parallel"
+    PIPELINE_PARALLEL = "pipeline_parallel"
     HYBRID = "hybrid"
+
+
+class Schedule(StrEnum):
+    """In which order the stages of a pipeline run the microbatches forward and backward."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
 
 
 class Backend(StrEnum):
@@ -63,6 +72,8 @@ class Mesh:
     """Workers that share the parameters of one copy, each with its own samples."""
     tp: int = 1
     """Workers that share the computation of each layer, with the same samples."""
+    pp: int = 1
+    """Workers that have the layers in stages, one after another, with the same samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,10 @@ class Distributed:
     """How the workers are arranged; without it the strategy takes all of them."""
     sequence_parallel: bool = False
     """Whether tensor parallelism also divides the activations between its layers."""
+    schedule: Schedule | None = None
+    """The order in which the stages of a pipeline run microbatches; by default `1f1b`."""
+    microbatches: int | None = None
+    """Parts of a batch that are in the pipeline one after another; by default one a stage."""
 
 
 class Mode(StrEnum):

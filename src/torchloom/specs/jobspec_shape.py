@@ -25,6 +25,7 @@ from torchloom.specs.jobspec import (
     Policy,
     Recovery,
     Resources,
+    Schedule,
     Strategy,
 )
 from torchloom.specs.mesh import ORDER, mesh_problems
@@ -56,7 +57,7 @@ from torchloom.specs.validate import (
 PROGRAMS = ("model", "script", "module", "command")
 FRAMEWORKS = ("pytorch",)
 MOST_WORKERS = 100_000
-PLANNED = ("pipeline_parallel", "parameter_server")  # strategies that nothing runs yet
+PLANNED = ("parameter_server",)  # strategies that nothing runs yet
 LEAST_SECONDS = 0.1  # between two checkpoints
 _STORE = r"local|[/~].*|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 
@@ -169,6 +170,8 @@ DISTRIBUTED = RecordShape(
         "backend": member_of(Backend),
         "mesh": optional(_MESH),
         "sequence_parallel": boolean,
+        "schedule": optional(member_of(Schedule)),
+        "microbatches": optional(_WORKERS),
     },
 )
 JOB = RecordShape(

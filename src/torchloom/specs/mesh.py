@@ -9,17 +9,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.jobspec import Distributed, JobSpec, Mesh, Policy, Strategy
+from torchloom.specs.jobspec import Distributed, JobSpec, Mesh, Policy, Schedule, Strategy
 from torchloom.specs.validate import Problem
 
-ORDER = ("dp_replicate", "dp_shard", "tp")
+ORDER = ("pp", "dp_replicate", "dp_shard", "tp")
 DATA = ("dp_replicate", "dp_shard")  # dimensions whose workers take different samples
-SIZES: Mapping[str, int] = {"layers": 2, "hidden": 256, "width": 128, "heads": 4, "context": 64}
+CHUNKS = 2  # stages of each worker under the interleaved schedule
+SIZES: Mapping[str, int] = {
+    "layers": 2,
+    "hidden": 256,
+    "width": 128,
+    "heads": 4,
+    "context": 64,
+    "batch_size": 64,
+}
 _SPLITS: Mapping[Strategy, tuple[str, ...]] = {
     Strategy.DATA_PARALLEL: ("dp_replicate",),
     Strategy.FSDP: ("dp_shard",),
     Strategy.HSDP: DATA,
     Strategy.TENSOR_PARALLEL: ("tp",),
+    Strategy.PIPELINE_PARALLEL: ("pp",),
     Strategy.HYBRID: ORDER,
 }
 _HALVED: Mapping[Strategy, tuple[str, str]] = {  # without a mesh: 2 of the first, the rest is half
@@ -62,7 +71,7 @@ def coordinates(mesh: Mesh, rank: int) -> dict[str, int]:
 def data_share(mesh: Mesh, rank: int) -> tuple[int, int]:
     """Return which share of the samples a worker takes, and how many shares there are.
 
-    Workers of one tensor-parallel group take the same samples.
+    Workers of one tensor-parallel group, and those of one pipeline, take the same samples.
     """
     at = coordinates(mesh, rank)
     return at["dp_replicate"] * mesh.dp_shard + at["dp_shard"], mesh.dp_replicate * mesh.dp_shard
@@ -86,6 +95,7 @@ def mesh_problems(spec: JobSpec) -> Iterator[Problem]:
         yield from _sequence_problems(spec, mesh)
     if mesh.tp > 1:
         yield from _tensor_problems(spec, mesh.tp)
+    yield from _pipeline_problems(spec, mesh.pp)
 
 
 def _whole(strategy: Strategy, workers: int) -> Mesh:
@@ -142,6 +152,50 @@ def _tensor_problems(spec: JobSpec, size: int) -> Iterator[Problem]:
         yield from _undivided(spec, "hidden", size, "units of a hidden layer")
     elif spec.model == "transformer":
         yield from _undivided(spec, "heads", size, "heads")
+
+
+def schedule_of(distributed: Distributed) -> Schedule:
+    """Return the schedule of a pipeline."""
+    return distributed.schedule or Schedule.ONE_F_ONE_B
+
+
+def microbatches_of(distributed: Distributed, mesh: Mesh) -> int:
+    """Return into how many parts a pipeline cuts a batch."""
+    return distributed.microbatches or mesh.pp
+
+
+def _pipeline_problems(spec: JobSpec, size: int) -> Iterator[Problem]:
+    """Yield why a job cannot be trained in this many stages."""
+    chosen = spec.distributed
+    if size == 1:
+        for name in ("schedule", "microbatches"):
+            if getattr(chosen, name) is not None:
+                yield f"distributed.{name}", "is for a pipeline: give the mesh a pp of 2 or more"
+        return
+    schedule, parts = schedule_of(chosen), chosen.microbatches or size
+    if schedule is not Schedule.GPIPE and parts % size:
+        problem = f"{parts} cannot be dealt to {size} stages by {schedule.value}"
+        yield "distributed.microbatches", f"{problem}: give a multiple of {size}"
+    yield from _stage_problems(spec, size * (CHUNKS if schedule is Schedule.INTERLEAVED else 1))
+    if spec.model and spec.hyperparameters.get("amp") == "fp16":
+        problem = "fp16 scales losses, which a pipeline does not: take bf16, or off"
+        yield "hyperparameters.amp", problem
+    batch = spec.hyperparameters.get("batch_size", SIZES["batch_size"])
+    if spec.model and isinstance(batch, int) and batch % parts:
+        problem = f"{batch} samples cannot be cut into {parts} microbatches"
+        yield "hyperparameters.batch_size", f"{problem}: give a multiple of {parts}"
+
+
+def _stage_problems(spec: JobSpec, stages: int) -> Iterator[Problem]:
+    layers = spec.hyperparameters.get("layers", SIZES["layers"])
+    if spec.model == "cnn":
+        yield "model", "cnn has no plan for a pipeline: take mlp or transformer, or fsdp"
+    elif spec.model in ("mlp", "transformer") and isinstance(layers, int):
+        found = layers + (spec.model == "mlp")  # hidden layers, and the last one
+        if found < stages:
+            problem = f"{spec.model} has {found} layers for {stages} stages"
+            more = stages - (spec.model == "mlp")
+            yield "hyperparameters.layers", f"{problem}: give {more} or more"
 
 
 def _undivided(spec: JobSpec, name: str, size: int, what: str) -> Iterator[Problem]:

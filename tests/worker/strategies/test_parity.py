@@ -23,6 +23,9 @@ CASES = {
         case("transformer", "tensor_parallel"),
         SEQUENCE,
         case("llama", "tensor_parallel"),
+        case("mlp", "pipeline_parallel", schedule="gpipe", microbatches=4),
+        case("transformer", "pipeline_parallel", schedule="1f1b", microbatches=4),
+        case("mlp", "pipeline_parallel", schedule="interleaved", microbatches=2),
     ],
     4: [
         case("transformer", "fsdp"),
@@ -30,10 +33,18 @@ CASES = {
         SEQUENCE,
         case("mlp", "hybrid"),
         case("transformer", "hybrid", mesh={"dp_replicate": 2, "tp": 2}),
+        case("mlp", "pipeline_parallel", microbatches=8),
+        case("transformer", "hybrid", mesh={"pp": 2, "dp_shard": 2}, schedule="gpipe"),
     ],
     8: [
         case("mlp", "fsdp"),
         case("mlp", "hybrid", mesh={"dp_replicate": 2, "dp_shard": 2, "tp": 2}),
+        case(
+            "transformer",
+            "hybrid",
+            mesh={"pp": 2, "dp_shard": 2, "tp": 2},
+            sequence_parallel=True,
+        ),
     ],
 }
 
@@ -46,9 +57,9 @@ def differences(mine: Result, judge: Result) -> dict[str, float]:
     """Return how far a rank is from the judge, where it is further than allowed."""
     found = {name: furthest(mine[name], judge[name]) for name in ("losses", "norms")}
     for step, gradients in judge["gradients"].items():
-        assert gradients.keys() == mine["gradients"][step].keys()
-        for name, gradient in gradients.items():
-            gap = (mine["gradients"][step][name] - gradient).abs().max()
+        assert gradients.keys() >= mine["gradients"][step].keys()
+        for name, found_here in mine["gradients"][step].items():
+            gap = (found_here - gradients[name]).abs().max()
             found[f"{name} in step {step}"] = float(gap)
     return {name: gap for name, gap in found.items() if not gap <= CLOSE}
 
@@ -64,3 +75,6 @@ def test_ranks_compute_what_one_process_does(
     for mine in ranks:
         for each, result in zip(cases, mine, strict=True):
             assert not differences(result, judge[each["model"]]), each
+    for at, each in enumerate(cases):  # a stage of a pipeline has some of the layers only
+        there = {name for mine in ranks for name in mine[at]["gradients"][0]}
+        assert there == judge[each["model"]]["gradients"][0].keys()

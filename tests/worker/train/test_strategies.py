@@ -12,14 +12,17 @@ from .test_train import numbers
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD, BATCH = 4, 16
-MLP = {"hidden": 32, "clip": 0.5, "lr": 0.01, "epochs": 2}
-TRANSFORMER = {"context": 16, "width": 32, "layers": 1, "clip": 0.5, "lr": 0.01}
+MLP = {"hidden": 32, "layers": 3, "clip": 0.5, "lr": 0.01, "epochs": 2}
+TRANSFORMER = {"context": 16, "width": 32, "layers": 2, "clip": 0.5, "lr": 0.01}
 
 
 def job(kind: str, text: Path, samples: int, **more: Any) -> str:
-    """Return a job whose steps take this many samples on each worker; no step takes fewer."""
+    """Return a job whose steps take this many samples on each worker; no step takes fewer.
+
+    Of the samples to evaluate on, one of four workers has a batch more than the others.
+    """
     if kind == "mlp":
-        return words({**MLP, "batch_size": samples}, seed=3, dataset="synthetic:711", **more)
+        return words({**MLP, "batch_size": samples}, seed=3, dataset="synthetic:657", **more)
     fields = {"model": "transformer", "dataset": f"text:{text}", "seed": 3}
     return words({**TRANSFORMER, "batch_size": samples}, **fields, **more)
 
@@ -31,6 +34,8 @@ def job(kind: str, text: Path, samples: int, **more: Any) -> str:
         ("transformer", "hsdp", 4, {}),
         ("mlp", "tensor_parallel", 1, {}),
         ("transformer", "hybrid", 2, {"sequence_parallel": True}),
+        ("mlp", "pipeline_parallel", 1, {"schedule": "gpipe", "microbatches": 8}),
+        ("transformer", "hybrid", 2, {"mesh": {"pp": 2, "dp_shard": 2}}),
     ],
 )
 def test_four_workers_end_where_one_does(

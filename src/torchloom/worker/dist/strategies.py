@@ -27,7 +27,16 @@ from torch.distributed.tensor.parallel import (
 
 from torchloom.errors import UserError, shorten
 from torchloom.specs.jobspec import Distributed, Mesh
-from torchloom.specs.mesh import DATA, data_share, is_sharded, mesh_of, sizes_of
+from torchloom.specs.mesh import (
+    DATA,
+    data_share,
+    is_sharded,
+    mesh_of,
+    microbatches_of,
+    schedule_of,
+    sizes_of,
+)
+from torchloom.worker.dist import pipeline
 from torchloom.worker.dist.device import get_torch_device_type
 from torchloom.worker.dist.parallelism import layers_of
 
@@ -92,13 +101,30 @@ def parallelize(
     devices = layout.devices
     if devices is None:
         return model
+    _send_weights(model)
+    if layout.mesh.pp == 1:
+        return _divided(model, layout, devices, plan, options)
+    chosen = layout.distributed
+    schedule, parts = schedule_of(chosen), microbatches_of(chosen, layout.mesh)
+    stages, group = pipeline.cut(model, devices, schedule)
+    divided = [_divided(stage, layout, devices, plan, options) for stage in stages]
+    return pipeline.Pipeline(divided, group, schedule, parts)
+
+
+def _divided(
+    model: nn.Module,
+    layout: ParallelLayout,
+    devices: DeviceMesh,
+    plan: Plan | None,
+    options: Mapping[str, Any],
+) -> nn.Module:
+    """Divide the layers of a model, or of one stage of it."""
     dimensions = devices.mesh_dim_names or ()
     steps: Mapping[str, ParallelStyle] = {}
     if "tp" in dimensions:
         steps = tensor_plan(model, plan, layout.mesh.tp, layout.distributed.sequence_parallel)
     elif plan is not None:
         raise BadTensorPlan("a plan is for tensor parallelism, and the mesh has no tp: leave it out")
-    _send_weights(model)
     if steps:
         parallelize_module(model, devices["tp"], dict(steps), src_data_rank=None)
     if data := tuple(name for name in dimensions if name in DATA):
@@ -129,6 +155,7 @@ def tensor_plan(
     found = _own_plan(model, is_sequential) if plan is None else plan
     styles = {name: _style(name, style) for name, style in found.items()}
     modules = dict(model.named_modules())
+    styles = {name: style for name, style in styles.items() if not _is_elsewhere(modules, name)}
     taken: dict[str, str] = {}
     for name in styles:
         fitting = [each for each in modules if _is_meant(name, each)]
@@ -140,6 +167,17 @@ def tensor_plan(
     _check_ties(model, taken)
     _check_heads(model, size)
     return styles
+
+
+def _is_elsewhere(modules: Mapping[str, nn.Module], name: str) -> bool:
+    """Tell whether another stage of a pipeline has a module, or all that a name with `*` means."""
+    parts = name.split(".")
+    starts = (".".join(parts[:at]) for at in range(1, len(parts) + 1))
+    for start in starts:
+        meant = [module for each, module in modules.items() if _is_meant(start, each)]
+        if meant and all(isinstance(module, nn.Identity) for module in meant):
+            return True
+    return False
 
 
 def _own_plan(model: nn.Module, is_sequential: bool) -> Plan:
@@ -266,17 +304,23 @@ def set_gradient_sync(model: nn.Module, is_on: bool) -> None:
         switch(is_on)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], limit: float, group: dist.ProcessGroup | None = None
+) -> Tensor:
     """Scale gradients so that their norm over all ranks is at most `limit`; return the norm.
 
     torch's own function takes no parameters of different meshes, as tensor parallelism has them.
+    `group` are the ranks of a pipeline, each with parameters of its own.
     """
     alike: dict[Any, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
             alike[_spread(parameter.grad)].append(parameter)
     squares = [_square(each) for each in alike.values()]
-    total = torch.stack(squares).sum().sqrt() if squares else torch.tensor(0.0)
+    square = torch.stack(squares).sum() if squares else torch.tensor(0.0)
+    if group is not None:
+        dist.all_reduce(square, group=group)
+    total = square.sqrt()
     for each in alike.values():
         nn.utils.clip_grads_with_norm_(each, limit, total, foreach=False)
     return total

@@ -375,6 +375,8 @@ class Run:
         plan: Mapping[str, Any] | None = None,
         mesh: Mapping[str, int] | None = None,
         sequence_parallel: bool = False,
+        schedule: str | None = None,
+        microbatches: int | None = None,
         **options: Any,
     ) -> M:
         """Return the model for training on all ranks, by the strategy of the job or the one given.
@@ -389,19 +391,23 @@ class Run:
         Args:
             model: The module to train.
             name: Its name in checkpoints; `model`, `model2` and so on without one.
-            strategy: `data_parallel`, `fsdp`, `hsdp`, `tensor_parallel` or `hybrid`; without one,
-                `distributed` of the job, else `data_parallel`.
+            strategy: `data_parallel`, `fsdp`, `hsdp`, `tensor_parallel`, `pipeline_parallel` or
+                `hybrid`; without one, `distributed` of the job, else `data_parallel`.
             plan: For tensor parallelism: the style of modules by name, such as
                 `{"layers.*.up": "colwise", "layers.*.down": "rowwise"}`. Ready-made models and
                 models of `transformers` have a plan of their own.
-            mesh: The sizes `dp_replicate`, `dp_shard` and `tp`; without one, all ranks.
+            mesh: The sizes `pp`, `dp_replicate`, `dp_shard` and `tp`; without one, all ranks.
             sequence_parallel: Divide the sequence between the layers of tensor parallelism.
+            schedule: Of a pipeline: `gpipe`, `1f1b` or `interleaved`. A pipeline is trained by
+                `loss, outputs = model.step(inputs, targets, loss_function)`.
+            microbatches: Into how many parts a pipeline cuts a batch; one a stage without it.
             **options: Arguments of `DistributedDataParallel`, or of `fully_shard`.
 
         Raises:
             NoGroup: There are several ranks, and no process group yet.
             BadTrackedState: Another model has this name.
             BadTensorPlan: The model has no plan for tensor parallelism, or cannot be divided by it.
+            BadPipeline: The model cannot be cut into stages.
             SpecError: The mesh does not fit the ranks.
 
         Example:
@@ -409,6 +415,7 @@ class Run:
             >>> optimizer = torch.optim.AdamW(model.parameters())
         """
         asked: dict[str, Any] = {"strategy": strategy, "mesh": mesh}
+        asked |= {"schedule": schedule, "microbatches": microbatches}
         asked = {key: value for key, value in asked.items() if value is not None}
         if sequence_parallel:
             asked["sequence_parallel"] = True

@@ -333,14 +333,15 @@ class Batches:
 
 
 def train_batches(
-    part: DatasetPart, hyper: Hyper, rank: int, world_size: int, seed: int
+    part: DatasetPart, hyper: Hyper, rank: int, world_size: int, seed: int, drop_last: bool = False
 ) -> Batches:
     """Return a rank's share of the data; all ranks have equally many batches of equal sizes."""
     sampler: DistributedSampler[Pair] = DistributedSampler(
         part, num_replicas=world_size, rank=rank, shuffle=True, seed=seed
     )
     onward = Onward(sampler)
-    return Batches(_loader(part, hyper, seed, sampler=onward), onward, hyper.accumulate)
+    loader = _loader(part, hyper, seed, sampler=onward, drop_last=drop_last)
+    return Batches(loader, onward, hyper.accumulate)
 
 
 def eval_batches(

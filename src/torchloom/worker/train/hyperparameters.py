@@ -85,7 +85,9 @@ def _for(*models: str) -> tuple[str, tuple[str, ...]]:
 class Hyper:
     """The hyperparameters of a ready-made training; the first choice of each is the default."""
 
-    batch_size: int = _of(64, "samples that each worker takes at a time", 1, 1 << 20)
+    batch_size: int = _of(
+        SIZES["batch_size"], "samples that each worker takes at a time", 1, 1 << 20
+    )
     epochs: int = _of(1, "times the data is iterated", 1, 1 << 20)
     lr: float = _of(0.001, "learning rate, where the schedule has its peak", 0.0, 100.0)
     optimizer: str = _one_of("how gradients become steps", "adam", "adamw", "sgd")

@@ -67,6 +67,8 @@ def wrapped(run: Run, spec: JobSpec, model: nn.Module) -> nn.Module:
         strategy=chosen.strategy.value,
         mesh=None if chosen.mesh is None else sizes_of(chosen.mesh),
         sequence_parallel=chosen.sequence_parallel,
+        schedule=chosen.schedule and chosen.schedule.value,
+        microbatches=chosen.microbatches,
     )
 
 

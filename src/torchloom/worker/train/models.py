@@ -165,6 +165,13 @@ class Transformer(nn.Module):
         answer: Tensor = self.head(self.norm(found))
         return answer
 
+    def pipeline_plan(self) -> list[list[str]]:
+        """Return the modules in order, in groups that stay in one stage."""
+        groups = [[f"blocks.{at}"] for at in range(len(self.blocks))]
+        groups[0].insert(0, "embedding")
+        groups[-1] += ["norm", "head"]
+        return groups
+
     def tensor_plan(self, is_sequential: bool) -> dict[str, str]:
         """Return how tensor parallelism divides the layers, and the sequence between them."""
         divided = {

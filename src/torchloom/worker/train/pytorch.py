@@ -20,7 +20,8 @@ from torchloom.specs.mesh import data_share, is_sharded, mesh_of
 from torchloom.worker import dist as ranks
 from torchloom.worker import environment
 from torchloom.worker.dist import strategies
-from torchloom.worker.run.tracked_state import refuse_sharded
+from torchloom.worker.dist.pipeline import Pipeline
+from torchloom.worker.run.tracked_state import ShardedState, refuse_sharded
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
 from torchloom.worker.train.data import (
@@ -49,7 +50,7 @@ _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def loss_of(module: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean loss: the model's own `loss(outputs, targets)`, else cross entropy."""
-    own = getattr(module, "loss", None)
+    own = getattr(module.stages[-1] if isinstance(module, Pipeline) else module, "loss", None)
     found: Tensor
     if callable(own):
         found = own(outputs, targets)
@@ -80,16 +81,17 @@ def evaluate(
     A rank may have fewer batches than another, or none; what it computes instead does not count.
     """
     module = state.module.eval()
-    for buffer in module.buffers():
-        buffer.copy_(ranks.collectives().broadcast(buffer))  # as the next step would do
+    if isinstance(state.model, Wrapped):
+        for buffer in module.buffers():
+            buffer.copy_(ranks.collectives().broadcast(buffer))  # as the next step would do
     sums = torch.zeros(4, dtype=torch.float64)  # loss, its weight, hits, targets that are classes
     for samples, targets, counts in _evenly(batches, is_sharded(state.spec.distributed.strategy)):
+        wanted = targets.to(dist.device)
         with state.autocast(dist.device):
-            outputs = module(samples.to(dist.device))
-            wanted = targets.to(dist.device)
+            outputs = _outputs(module, samples.to(dist.device))
+            if outputs is None or not counts:
+                continue
             loss = loss_of(module, outputs, wanted)
-        if not counts:
-            continue
         right = right_of(outputs, wanted)
         hits = (0.0, 0) if right is None else (float(right.sum()), right.numel())
         sums += torch.tensor([float(loss) * len(targets), len(targets), *hits])
@@ -99,15 +101,21 @@ def evaluate(
     return found | ({"eval/accuracy": right_sum / count} if count else {})
 
 
+def _outputs(module: nn.Module, samples: Tensor) -> Tensor | None:
+    """Return what a model answers; None on the ranks of a pipeline that have no last stage."""
+    found: Tensor | None
+    found = module.outputs(samples) if isinstance(module, Pipeline) else module(samples)
+    return found
+
+
 def _evenly(batches: Iterable["Pair"], is_divided: bool) -> Iterator[tuple[Tensor, Tensor, bool]]:
     """Yield batches, and whether they count: ranks that share a model all run it equally often."""
-    count, last, held_out = 0, None, cast(Any, batches)
+    last, held_out = None, cast(Any, batches)
+    most = int(ranks.all_reduce(len(held_out), "max")) if is_divided else 0
     for last in batches:
-        count += 1
         yield *last, True
-    if is_divided:
-        for _ in range(count, int(ranks.all_reduce(count, "max"))):
-            yield *(last or held_out.dataset.one()), False
+    for _ in range(len(held_out) if is_divided else 0, most):
+        yield *(last or held_out.dataset.one()), False
 
 
 def factor(hyper: Hyper, step: int, steps: int) -> float:
@@ -188,8 +196,11 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         return make_model(spec, hyper, samples)
 
     def build_dataloader(self, spec: JobSpec, rank: int, world_size: int) -> Batches:
-        """Return a rank's batches of the training part."""
-        return train_batches(self._parts(spec)[0], hyper_of(spec), rank, world_size, seed_of(spec))
+        """Return a rank's batches of the training part; a pipeline takes full ones only."""
+        chosen = spec.distributed
+        is_cut = is_sharded(chosen.strategy) and mesh_of(chosen, ranks.get_world_size()).pp > 1
+        part, hyper = self._parts(spec)[0], hyper_of(spec)
+        return train_batches(part, hyper, rank, world_size, seed_of(spec), drop_last=is_cut)
 
     def init_distributed(self, plan: WorkerPlan) -> TorchContext:
         """Join the other ranks, on GPUs if the job has any, else on the CPU."""
@@ -237,14 +248,11 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         losses: list[Tensor] = []
         rights: list[Tensor | None] = []
         for number, (samples, targets) in enumerate(batch, 1):
-            inputs, wanted = samples.to(dist.device), targets.to(dist.device)
+            pair = samples.to(dist.device), targets.to(dist.device)
             with _synced(state.model, number == len(batch)):
-                with state.autocast(dist.device):
-                    outputs = state.model(inputs)
-                    loss = loss_of(state.module, outputs, wanted) * (len(targets) / total)
-                torch.autograd.backward(state.scaler.scale(loss))
+                loss, right = _passed(state, pair, len(targets) / total, dist)
             losses.append(loss.detach())
-            rights.append(right_of(outputs, wanted))
+            rights.append(right)
         _apply(state)
         metrics = {"loss": sum(losses), **accuracy_of(rights), **state.used}
         return replace(state, step=state.step + 1), metrics
@@ -252,6 +260,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
     def serialize_state(self, state: TorchState) -> bytes:
         """Return job, weights, optimizer and position; loading it runs no code."""
         refuse_sharded("the model", state.module)
+        if isinstance(state.model, Pipeline):
+            raise ShardedState("the model")
         content = {
             "spec": job_to_dict(state.spec),
             "steps": state.steps,
@@ -284,6 +294,24 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
             ranks.seed_everything(seed_of(spec))  # random data is equal on every rank
             self._opened = spec, open_samples(spec, hyper_of(spec), seed_of(spec))
         return self._opened[1]
+
+
+def _passed(
+    state: TorchState, pair: Pair, weight: float, dist: TorchContext
+) -> tuple[Tensor, Tensor | None]:
+    """Run forward and backward over a pair; return its weighted loss, and what was predicted."""
+    inputs, wanted = pair
+    model = state.model
+    if isinstance(model, Pipeline):
+        with state.autocast(dist.device):
+            loss, outputs = model.step(inputs, wanted, lambda *both: loss_of(model, *both) * weight)
+        right = None if outputs is None else right_of(outputs, wanted)
+        return loss, model.all_from_last(right, inputs.device)
+    with state.autocast(dist.device):
+        outputs = model(inputs)
+        loss = loss_of(state.module, outputs, wanted) * weight
+    torch.autograd.backward(state.scaler.scale(loss))
+    return loss, right_of(outputs, wanted)
 
 
 def _loaded(blob: bytes) -> dict[str, Any]:
@@ -350,14 +378,21 @@ def _note_lr(optimizer: torch.optim.Optimizer, used: dict[str, float]) -> None:
     used["lr"] = float(optimizer.param_groups[0]["lr"])
 
 
+def _clip(model: nn.Module, limit: float) -> None:
+    """Limit the norm of the gradients of the whole model."""
+    if isinstance(model, Wrapped):
+        nn.utils.clip_grad_norm_(model.parameters(), limit)
+    else:
+        group = model.group if isinstance(model, Pipeline) else None
+        strategies.clip_gradients(model.parameters(), limit, group)
+
+
 def _apply(state: TorchState) -> None:
     """Clip the gradients, step, and zero them."""
     clip = state.live.get("clip", state.hyper.clip)
     if clip:
         state.scaler.unscale_(state.optimizer)
-        is_whole = isinstance(state.model, Wrapped)
-        limited = nn.utils.clip_grad_norm_ if is_whole else strategies.clip_gradients
-        limited(state.module.parameters(), clip)
+        _clip(state.model, clip)
     state.scaler.step(state.optimizer)
     state.scaler.update()
     state.optimizer.zero_grad()

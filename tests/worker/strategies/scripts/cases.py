@@ -31,17 +31,22 @@ def trained(case):
     kind, distributed, options = case["model"], case["distributed"], case.get("options", {})
     model = made(kind, seed=rank)  # ranks begin with different weights: those of rank 0 count
     layout = strategies.lay_out(DISTRIBUTED(distributed, "distributed"), rank, world)
-    strategies.parallelize(model, layout, case.get("plan"), **options)
+    model = strategies.parallelize(model, layout, case.get("plan"), **options)
+    is_cut = layout.mesh.pp > 1
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     share, shares = layout.share
     losses, gradients, norms = [], {}, []
     for step in range(STEPS):
-        inputs, targets = batch(kind, step)
-        loss = loss_of(model(inputs[share::shares]), targets[share::shares])
-        loss.backward()
+        inputs, targets = (each[share::shares] for each in batch(kind, step))
+        if is_cut:
+            loss, _ = model.step(inputs, targets, loss_of)
+        else:
+            loss = loss_of(model(inputs), targets)
+            loss.backward()
         if step in (0, STEPS - 1):
             gradients[step] = {name: whole(p.grad) for name, p in model.named_parameters()}
-        norms.append(float(strategies.clip_gradients(model.parameters(), CLIP)))
+        group = model.group if is_cut else None
+        norms.append(float(strategies.clip_gradients(model.parameters(), CLIP, group)))
         optimizer.step()
         optimizer.zero_grad()
         total = loss.detach().double()
