@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torchloom
+from torchloom.worker import environment
 
 _VALUES = 4
 _AT_EVERY_START = ("sitecustomize", "usercustomize")
@@ -90,7 +91,7 @@ def study(path: Path) -> Lesson:
 
 def learn() -> None:
     """Leave what this program has imported for the next zygote; nothing outside of a warm rank."""
-    if _lesson is not None and os.environ.get("RANK", "0") == "0":
+    if _lesson is not None and environment.text("RANK", "0") == "0":
         _lesson.learn()
 
 
