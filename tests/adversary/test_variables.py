@@ -31,6 +31,7 @@ DEFAULTS = {  # a spec may set these: the launcher sets them only where nothing 
     *("PYTHONUNBUFFERED", "THP_MEM_ALLOC_ENABLE", "OMP_NUM_THREADS", "RES_OPTIONS"),
     *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "PATH", "LC_CTYPE"),
 }
+OF_ITS_SPEC = {"JAX_COORDINATOR_ADDRESS"}  # a spec may set it: what it says is in force
 BY_TORCHX = {"TORCHX_JOB_ID"}  # put over those of the spec
 TELL = """
 import json, os
@@ -60,8 +61,19 @@ def test_the_table_has_every_variable_that_a_rank_gets_from_its_launcher(
     assert done.returncode == 0, done.stderr
     env = json.loads((tmp_path / "out0").read_text())
     set_by_us = {name for name in env if env[name] != os.environ.get(name)} - {"OUT"}
-    assert set_by_us - DEFAULTS - BY_TORCHX <= SET_FOR_ALL | SET_FOR_PEERS
+    assert set_by_us - DEFAULTS - BY_TORCHX - OF_ITS_SPEC <= SET_FOR_ALL | SET_FOR_PEERS
     assert set_by_us & SET_FOR_PEERS == SET_FOR_PEERS
+    assert set_by_us >= OF_ITS_SPEC
+
+
+@pytest.mark.parametrize("name", sorted(OF_ITS_SPEC))
+def test_what_a_job_says_itself_is_in_force(loom: Loom, tmp_path: Path, name: str) -> None:
+    Path("tell.py").write_text(TELL)
+
+    done = loom("run", "-n", "2", "-e", f"{name}=its-own:7", "-e", f"OUT={tmp_path}/out", "tell.py")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out1").read_text())[name] == "its-own:7"
 
 
 @pytest.mark.parametrize("name", sorted(SET_FOR_ALL | SET_FOR_PEERS | {"LOOM_PORT_HTTP"}))

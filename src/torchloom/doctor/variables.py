@@ -232,7 +232,12 @@ VARIABLES: tuple[Variable, ...] = (
             "always set",
             "torch",
         ),
-        ("JAX_COORDINATOR_ADDRESS", "Where JAX's ranks meet", "always set", "JAX"),
+        (
+            "JAX_COORDINATOR_ADDRESS",
+            "Where JAX's ranks meet; a job may set another",
+            "always set",
+            "JAX",
+        ),
         ("TORCHELASTIC_ERROR_FILE", "File for the rank's error", "always set", "torch"),
         ("PET_LOG_DIR", "Folder for files of torch.distributed", "always set", "torch"),
         ("TORCHX_RANK0_HOST", "Host of rank 0", "always set", "TorchX's components"),

@@ -192,9 +192,9 @@ def test_what_cannot_be_done_is_said(url: str, empty: str, home: Path, tmp_path:
 
     with pytest.raises(DatabaseNotEmpty, match="make a new one and name it in LOOM_DATABASE"):
         restore(tmp_path / "tables.tar", here, home)
-    with pytest.raises(OtherDatabase, match=r"made of SQLite files.*unset LOOM_DATABASE"):
+    with pytest.raises(OtherDatabase, match=r"backup of SQLite files.*unset LOOM_DATABASE"):
         restore(tmp_path / "files.tar", DatabasePlace(None, empty), home)
-    with pytest.raises(OtherDatabase, match=r"made of a Postgres database.*set LOOM_DATABASE"):
+    with pytest.raises(OtherDatabase, match=r"backup of a Postgres database.*set LOOM_DATABASE"):
         restore(tmp_path / "tables.tar", files, tmp_path / "files")
     with pytest.raises(NothingToBackUp):
         back_up(DatabasePlace(None, empty), home, tmp_path / "none.tar", FAST)
