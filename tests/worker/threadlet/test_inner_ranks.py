@@ -69,3 +69,15 @@ def test_a_seat_is_taken_by_one_process_and_free_after_its_end(tmp_path: Path) -
     assert seat.read_text() == owner.own_name() == env["LOOM_THREADLET_OWNER"]
     assert not inner_ranks.has_own_place(env)  # its own children are no ranks
     assert "LOOM_LIFE" not in env
+
+
+def test_a_job_that_is_on_another_host_or_has_ended_gets_no_folder_again(tmp_path: Path) -> None:
+    folder = tmp_path / "loom-job"
+    env = {**LAUNCHED, "LOOM_PAGE": str(folder / "page"), "LOOM_INNER": "//"}
+
+    with pytest.raises(FileNotFoundError):
+        inner_ranks.take_own_place(env)
+
+    assert not inner_ranks.is_on_host(env)
+    assert inner_ranks.is_on_host({})  # a job without a folder
+    assert not folder.exists()

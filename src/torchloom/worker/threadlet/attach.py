@@ -56,6 +56,8 @@ def attach_the_first() -> None:
     env = variables()
     if env.get(ATTACH_VARIABLE) == "0":
         return
+    if not inner_ranks.is_on_host(env):
+        return
     if inner_ranks.is_launcher(sys.orig_argv):
         inner_ranks.admit(env)
         return

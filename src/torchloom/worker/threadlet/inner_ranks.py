@@ -5,6 +5,7 @@ at its start if the launcher has set RANK, else when it has joined its process g
 It runs before the user's first line, so it imports almost nothing.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -61,6 +62,15 @@ def admit(env: "Env") -> None:
         env["PYTHONPATH"] = os.pathsep.join([_SITE, known]) if known else _SITE
 
 
+def is_on_host(env: "Mapping[str, str]") -> bool:
+    """Tell whether the rank whose children these are runs on this host; only there it is reached.
+
+    Launchers such as srun pass its variables to processes on other hosts, too.
+    """
+    page = env.get(PAGE_VARIABLE)
+    return not page or os.path.isdir(os.path.dirname(page))
+
+
 def has_own_place(env: "Mapping[str, str]") -> bool:
     """Tell whether a launcher inside the rank has given this process a rank of its own."""
     rank, world = env.get("RANK", ""), env.get("WORLD_SIZE", "")
@@ -78,7 +88,8 @@ def take_place(env: "Env", rank: int, world: int) -> "dict[str, str]":
     folder = _folder(env)
     if not folder:
         return {}
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)  # in the job's, which its agent may have removed: not made again
     ours = owner.own_name()
     if not owner.win(_seat(folder, rank), ours):
         return {}
