@@ -24,11 +24,11 @@ SET, LR = 7, 0.002  # at which step the lr is set, and to what
 STOPPED = 14
 
 
-def started(out: Path, retries: int = 0, **env: str) -> TrainerJob:
+def started(out: Path, retries: int = 0, policy: str = "", **env: str) -> TrainerJob:
     """Start a job, and set its lr when it holds before its step 3."""
     saves = {} if env else {"SAVES": json.dumps(SAVES)}
     told = {"TRAINER": json.dumps(TRAINER), "LOGS": "logs", **saves, **env}
-    job = TrainerJob(SCRIPT, out, hold=3, retries=retries, **told)
+    job = TrainerJob(SCRIPT, out, hold=3, retries=retries, policy=policy, **told)
     job.held(3)
     job.ready()
     door.ask("set", None, job=job.id, values={"lr": LR}, at=SET, wait=0.0)
@@ -107,7 +107,7 @@ def test_checkpoints_on_demand_and_of_its_callback_are_those_of_the_run(
 def test_a_killed_job_resumes_from_the_newest_whole_checkpoint_with_the_same_bits(
     undisturbed: TrainerJob, plane: Plane, tmp_path: Path
 ) -> None:
-    with ending(started(tmp_path / "killed", retries=1)) as job:
+    with ending(started(tmp_path / "killed", retries=1, policy="restart")) as job:
         job.hold(KILLED)
         job.held(KILLED)
         until(lambda: job.rows(plane).get(20, ("",))[0] == "committed", PATIENCE)

@@ -24,7 +24,7 @@ from torchloom.worker.programs.checkpoints import TrainerCheckpoints
 from torchloom.worker.programs.live import LiveTraining, count_draws
 from torchloom.worker.programs.program import ObservedProgram
 from torchloom.worker.programs.randomness import DatasetRandomness
-from torchloom.worker.recovery.ddp import why_fixed
+from torchloom.worker.recovery.ddp import RemadeDdp, why_fixed
 from torchloom.worker.recovery.transfer.channels import State
 from torchloom.worker.run.rng import generator_states
 
@@ -188,7 +188,7 @@ class LiveTrainer(LiveTraining):
         }
         if (scaler := getattr(trainer.accelerator, "scaler", None)) is not None:
             things["scaler"] = scaler
-        self.track(trainer.model_wrapped, **things)
+        self.track(RemadeDdp(trainer.model_wrapped), **things)
 
     def _why_not(self) -> str:
         """Return why a loss means that all ranks are restarted; empty if it does not."""

@@ -15,11 +15,15 @@ import torch
 
 from torchloom.worker.programs.lightning_fit import SOURCE, ObservedFit
 from torchloom.worker.programs.program import ObservedProgram
+from torchloom.worker.programs.randomness import DatasetRandomness
+from torchloom.worker.threadlet.import_hook import when_imported
 
 
 def install(name: str, module: Any, program: ObservedProgram) -> None:
     """Observe every Trainer of this process; `module` is `lightning.pytorch.trainer.trainer`."""
-    LightningAdapter(program, module).install(module)
+    adapter = LightningAdapter(program, module)
+    adapter.install(module)
+    when_imported("torch.utils.data._utils.fetch", adapter.randomness.install)
 
 
 class LightningAdapter:
@@ -30,6 +34,7 @@ class LightningAdapter:
         self._version = str(getattr(module.pl, "__version__", ""))
         self._running: ObservedFit | None = None
         self._trainings = 0
+        self.randomness = DatasetRandomness()
 
     def install(self, module: Any) -> None:
         """Wrap what all Trainers call, unless this version of Lightning lacks one of the names."""
@@ -45,6 +50,7 @@ class LightningAdapter:
             (fit_loop, "on_run_start", self._begin_training),
             (fit_loop, "on_advance_start", self._begin_epoch),
             (fit_loop, "on_advance_end", self._end_epoch),
+            (fit_loop, "on_run_end", self._end_training),
             (epoch_loop, "on_run_start", self._begin_batches),
             (epoch_loop, "on_advance_end", self._end_batch),
             (fetcher, "__iter__", self._iterate),
@@ -71,7 +77,8 @@ class LightningAdapter:
         one = ObservedFit(self._program, trainer, self._version, self._trainings)
         self._running = one
         try:
-            result = real(trainer, *args, **kwargs)
+            with one.recoverable(self.randomness):
+                result = real(trainer, *args, **kwargs)
             one.do(one.finish)
             return result
         finally:
@@ -144,10 +151,20 @@ class LightningAdapter:
         return result
 
     def _begin_training(self, real: Any, loop: Any) -> Any:
+        one = self._of(loop.trainer)
+        if one is not None and one.live is not None and one.live.is_joining:
+            one.live.go()
         result = real(loop)
-        if (one := self._of(loop.trainer)) is not None:
+        if one is not None:
             one.do(one.begin)
+            if one.live is not None:
+                one.live.start()
         return result
+
+    def _end_training(self, real: Any, loop: Any) -> Any:
+        if (one := self._of(loop.trainer)) is not None and one.live is not None:
+            one.live.finish(0)
+        return real(loop)
 
     def _begin_epoch(self, real: Any, loop: Any) -> Any:
         if (one := self._of(loop.trainer)) is not None:
@@ -155,10 +172,14 @@ class LightningAdapter:
         return real(loop)
 
     def _end_epoch(self, real: Any, loop: Any) -> Any:
-        result = real(loop)
-        if (one := self._of(loop.trainer)) is not None:
-            one.do(one.record)
-        return result
+        if (one := self._of(loop.trainer)) is None:
+            return real(loop)
+        if one.live is None:
+            real(loop)
+        else:
+            one.live.end_epoch(functools.partial(real, loop))
+        one.do(one.record)
+        return None
 
     def _begin_batches(self, real: Any, loop: Any, fetcher: Any) -> Any:
         one = self._of(loop.trainer)
@@ -167,6 +188,8 @@ class LightningAdapter:
         result = real(loop, fetcher)
         if one is not None:
             one.do(one.position.has_begun, loop, fetcher)
+            if one.live is not None:
+                one.live.skip(fetcher)
         return result
 
     def _end_batch(self, real: Any, loop: Any, *args: Any) -> Any:
@@ -175,10 +198,13 @@ class LightningAdapter:
             return real(loop, *args)
         if one.do(one.is_repeated, loop):
             return None
-        result = real(loop, *args)
+        if one.live is None:
+            real(loop, *args)
+        else:
+            one.live.end_batch(functools.partial(real, loop, *args))
         if one.step != loop.trainer.global_step:
             one.do(one.end_step)
-        return result
+        return None
 
     def _iterate(self, real: Any, fetcher: Any) -> Any:
         if (one := self._running) is not None and one.is_set_up:

@@ -3,13 +3,14 @@
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from torchloom.bus.progress_page import StepPhase
-from torchloom.worker.environment import RESUME_VARIABLE, text
+from torchloom.worker.environment import INCARNATION_VARIABLE, RESUME_VARIABLE, is_set, text
 from torchloom.worker.programs.checkpoints import (
     FoundTrainerCheckpoint,
     TrainerCheckpoints,
@@ -17,10 +18,11 @@ from torchloom.worker.programs.checkpoints import (
 )
 from torchloom.worker.programs.lightning_position import DataPosition
 from torchloom.worker.programs.program import ObservedProgram, Source, last_step
+from torchloom.worker.programs.randomness import DatasetRandomness
 from torchloom.worker.recovery import standin
 
 SOURCE: Source = "lightning"
-_RESTARTED = "Lightning's own loop is restarted after a loss"
+_SECOND = "it is not the first training of its process"
 _COPIES = 3  # of the weights in a checkpoint: themselves, and what most optimizers keep
 _CLI = "_class_path"  # a hyperparameter of Lightning's own command line
 _FOLDER = "checkpoints"  # in the Trainer's root, if it has no callback for checkpoints
@@ -45,6 +47,8 @@ class ObservedFit:
         self._is_leading = False  # its steps are those of the run
         self._trigger = ""  # of a checkpoint that was requested and is not saved
         self._is_stopping = False
+        self._is_first = training == 1
+        self.live: Any = None  # its `LiveFit`, where it may be recovered live
         self._writing: Any = None  # what a checkpoint is written by in the background
 
     def do(self, act: Callable[..., Any], *given: Any) -> Any:
@@ -59,7 +63,20 @@ class ObservedFit:
             self._leave()
             return None
 
-    # Resuming.
+    # Resuming, and live recovery.
+
+    @contextmanager
+    def recoverable(self, randomness: DatasetRandomness) -> Iterator[None]:
+        """Recover the first training of this process live, if its agent can start newcomers."""
+        if not self._is_first or not is_set(INCARNATION_VARIABLE):
+            yield
+            return
+        from torchloom.worker.programs.lightning_live import LiveFit  # imported on use
+
+        what = self._program, self._checkpoints, self.trainer, self._lead, randomness
+        self.live = LiveFit(*what)
+        with self.live.installed():
+            yield
 
     def resume(self, own: Any) -> str:
         """Return the checkpoint to restore if the program does not name its own. A collective."""
@@ -112,9 +129,15 @@ class ObservedFit:
         program.configure(hyperparameters(trainer))
         if self._from and (self._found is not None or text(RESUME_VARIABLE)):
             self._restore()
-        self._checkpoints.begin()
-        if trainer.world_size > 1 and trainer.is_global_zero:
-            program.threadlet.event("not_live", {"why": _RESTARTED})
+        self._checkpoints.begin(is_alone=standin.is_on())
+        if self.live is None and trainer.world_size > 1 and trainer.is_global_zero:
+            program.threadlet.event("not_live", {"why": _SECOND})
+        if self.live is None or not self.live.is_joining:
+            self._lead()
+
+    def _lead(self) -> None:
+        """Make the steps of this training those of the run, unless another has priority."""
+        program, trainer = self._program, self.trainer
         self.step = int(trainer.global_step)
         self._is_leading = program.begin(SOURCE, self.step)
         if self._is_leading:
@@ -142,7 +165,9 @@ class ObservedFit:
         self._program.reach(SOURCE, self.step)
         if self._program.step >= last_step():
             self.stop()
-        if self._trigger:
+        if self._trigger and self.live is not None:
+            self.live.save(self._save)
+        elif self._trigger:
             self._save()
         self.record()
         if self._is_stopping:

@@ -6,9 +6,10 @@ has collectives, too, and no training state: if it was interrupted, all ranks do
 `huggingface_live` and `lightning_live` connect this to their trainers.
 """
 
+import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,6 +39,13 @@ class TrainerState(TrackedState):
     def adds_up(self, is_begun: bool) -> bool:
         """Return False: micro-batches of a step are repeated together."""
         return False
+
+    @contextlib.contextmanager
+    def before_gradients(self) -> Iterator[None]:
+        """Have an optimizer that computes its gradients itself count as one that waits for them."""
+        touched, self._is_touched = self._is_touched, False
+        yield
+        self._is_touched = touched
 
 
 @dataclass(slots=True)
@@ -123,10 +131,10 @@ class LiveTraining(ABC):
 
     # From the first unit to the last.
 
-    def track(self, ddp: Any, **things: Any) -> None:
+    def track(self, ddp: RemadeDdp, **things: Any) -> None:
         """Carry a trainer's DDP, optimizers and what else has a state."""
-        remade: Any = RemadeDdp(ddp)
-        self.things.models["model"] = remade
+        model: Any = ddp
+        self.things.models["model"] = model
         self.things.track(things)
 
     def begin(self, why: str) -> None:

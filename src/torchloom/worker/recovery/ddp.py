@@ -81,16 +81,20 @@ class RemadeDdp:
         if self.is_steady:
             self._prime_first()
 
+    def prime(self, ddp: Any, args: Any, kwargs: Any) -> None:
+        """Run the passes that fix the layout of the buckets."""
+        from torchloom.worker.run.wrap import prime
+
+        prime(ddp, args, kwargs)
+
     def _prime_first(self) -> None:
         """Have the first training pass preceded by those that fix the layout of the buckets."""
         import torch
 
-        from torchloom.worker.run.wrap import prime
-
         def before(ddp: Any, args: Any, kwargs: Any) -> None:
-            if ddp.training and torch.is_grad_enabled():
+            if ddp.module.training and torch.is_grad_enabled():
                 hook.remove()
-                prime(ddp, args, kwargs)
+                self.prime(ddp, args, kwargs)
 
         hook = self._ddp.register_forward_pre_hook(before, with_kwargs=True)
 

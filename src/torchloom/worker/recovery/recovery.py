@@ -271,6 +271,7 @@ class RankRecovery:
 
     def _leave(self) -> None:
         """Drop all that refers to the group, then the group."""
+        self._backend = agreement.backend() or self._backend
         for model in self._course.things.models.values():
             model.drop()
         self._course.things.drop_gradients()

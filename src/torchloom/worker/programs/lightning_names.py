@@ -1,0 +1,147 @@
+"""Whether a Lightning Trainer can be recovered live, by what it is set to and by its private names.
+
+`PRIVATE` is compared with the installed version when a training begins.
+"""
+
+import inspect
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom.worker.recovery.ddp import why_fixed
+
+# The methods that recovery relies on, by their class: what they are called with, and what they use.
+PRIVATE: Mapping[str, Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "_FitLoop": {
+        "on_run_start": ((), ()),
+        "on_advance_start": ((), ("epoch_progress", "increment_ready", "increment_started")),
+        "on_advance_end": ((), ("epoch_progress", "increment_processed", "increment_completed")),
+        "on_run_end": ((), ()),
+    },
+    "_TrainingEpochLoop": {
+        "_broadcast_sigterm_tensor": ((), ("torch", "distributed", "broadcast")),
+        "on_run_start": (("data_fetcher",), ("fetched", "current_epoch")),
+        "reset": ((), ("batch_progress", "reset_on_run")),
+        "advance": (
+            ("data_fetcher",),
+            (
+                *("_broadcast_sigterm_tensor", "batch_progress", "increment_ready", "run"),
+                *("automatic_optimization", "update_lr_schedulers", "_call_callback_hooks"),
+            ),
+        ),
+        "on_advance_end": (
+            ("data_fetcher",),
+            ("_should_check_val_fx", "val_loop", "_batches_that_stepped"),
+        ),
+        "_should_accumulate": ((), ()),
+        "_num_ready_batches_reached": ((), ("batch_progress",)),
+    },
+    "_AutomaticOptimization": {
+        "run": (("optimizer", "batch_idx", "kwargs"), ("_make_closure", "_optimizer_step")),
+        "_make_closure": (("kwargs", "optimizer", "batch_idx"), ("Closure",)),
+        "_optimizer_step": (("batch_idx",), ("optim_progress", "increment_completed")),
+    },
+    "Closure": {
+        "closure": ((), ("_step_fn", "_zero_grad_fn", "_backward_fn")),
+        "__call__": ((), ("closure", "_result")),
+    },
+    "ModelCheckpoint": {
+        "on_train_batch_end": (
+            ("trainer", "pl_module", "outputs", "batch", "batch_idx"),
+            ("_every_n_train_steps", "_save_topk_checkpoint", "_save_last_checkpoint"),
+        ),
+    },
+}
+
+
+def why_not(trainer: Any) -> str:
+    """Return why a loss means that all ranks are restarted; empty if it does not."""
+    module, loop = trainer.lightning_module, trainer.fit_loop
+    if not module.automatic_optimization:
+        return "its optimization is manual"
+    kind = type(trainer.strategy).__name__
+    if kind != "DDPStrategy":
+        return f"it trains by {kind}"
+    names = {type(one).__name__ for one in trainer.callbacks}
+    metric = getattr(sys.modules.get("torchmetrics"), "Metric", ())
+    found = {
+        "its model is compiled": any(
+            hasattr(one, "_orig_mod") or one._compiled_call_impl is not None
+            for one in module.modules()
+        ),
+        "its batches are read in training_step": "IterData" in type(loop._data_fetcher).__name__,
+        "its data has no length": not math.isfinite(loop.max_batches),
+        "the order of its data is not that of a DistributedSampler": not _is_ordered(loop),
+        "reload_dataloaders_every_n_epochs is set": trainer.reload_dataloaders_every_n_epochs,
+        "accumulate_grad_batches changes": "GradientAccumulationScheduler" in names,
+        "the weights are averaged by a callback": any("Averaging" in one for one in names),
+        "train_time_interval saves by the clock": any(
+            one._train_time_interval is not None for one in savers_of(trainer)
+        ),
+        "a schedule follows a metric": any(
+            one.reduce_on_plateau for one in trainer.lr_scheduler_configs
+        ),
+        "its optimizer computes the gradients more than once": "LBFGS"
+        in type(trainer.optimizers[0]).__name__,
+        "its model has a metric of torchmetrics": any(
+            isinstance(one, metric) for one in module.modules()
+        ),
+    }
+    why = next((why for why, is_so in found.items() if is_so), "")
+    return why or why_unknown(kinds_of(loop)) or why_fixed(trainer.strategy.model)
+
+
+def savers_of(trainer: Any) -> list[Any]:
+    """Return the callbacks that save checkpoints in Lightning's own way."""
+    kind = kinds_of(trainer.fit_loop)["ModelCheckpoint"]
+    return [one for one in trainer.callbacks if isinstance(one, kind)]
+
+
+def why_unknown(kinds: Mapping[str, type]) -> str:
+    """Return which of the names that recovery needs is another here; empty if none is."""
+    for kind, methods in PRIVATE.items():
+        for name, (parameters, uses) in methods.items():
+            found = getattr(kinds[kind], name, None)
+            if found is None:
+                return f"{kind}.{name} is missing in this version"
+            found = inspect.unwrap(found)
+            known = inspect.signature(found).parameters
+            missing = next((one for one in parameters if one not in known), "")
+            if missing:
+                return f"{kind}.{name} takes no {missing} in this version"
+            code = found.__code__
+            used = {*code.co_names, *code.co_freevars}
+            unused = next((one for one in uses if one not in used), "")
+            if unused:
+                return f"{kind}.{name} does not use {unused} in this version"
+    return ""
+
+
+def kinds_of(fit_loop: Any) -> dict[str, type]:
+    """Return the classes of `PRIVATE` that a loop of a Trainer is made of."""
+    epoch = fit_loop.epoch_loop
+    automatic = type(epoch.automatic_optimization)
+    callbacks = sys.modules[f"{_package(fit_loop)}.callbacks.model_checkpoint"]
+    return {
+        "_FitLoop": type(fit_loop),
+        "_TrainingEpochLoop": type(epoch),
+        "_AutomaticOptimization": automatic,
+        "Closure": vars(sys.modules[automatic.__module__])["Closure"],
+        "ModelCheckpoint": vars(callbacks)["ModelCheckpoint"],
+    }
+
+
+def _is_ordered(loop: Any) -> bool:
+    """Tell whether the order of the data follows from the number of the epoch alone."""
+    data: Any = sys.modules["torch.utils.data"]
+    sampler: Any = sys.modules["torch.utils.data.distributed"]
+    return all(
+        isinstance(getattr(one, "sampler", None), sampler.DistributedSampler)
+        and type(getattr(one, "batch_sampler", None)) is data.BatchSampler
+        for one in loop._combined_loader.flattened
+    )
+
+
+def _package(loop: Any) -> str:
+    return type(loop).__module__.partition(".loops.")[0]
