@@ -122,6 +122,7 @@ def test_cores_of_ranks_that_any_verb_started_are_not_free_and_their_devices_go_
     with subprocess.Popen([LOOM, "launch", "-n", "1", "note.py"], env=env) as launch:
         try:
             until(lambda: node()["free"]["cpus"] == before["cpus"] - 3, LONG)
+            until(lambda: sum(map(len, used().values())) == 3, LONG)
             busy, devices = node(), used()
         finally:
             launch.terminate()

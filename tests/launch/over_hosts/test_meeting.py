@@ -21,7 +21,7 @@ PORT = "29731"
 STATIC = ("--master_addr", "n1", "--master_port", PORT)
 C10D = ("--rdzv_backend", "c10d", "--rdzv_endpoint", f"n1:{PORT}", "--rdzv_id", "night")
 TWO_EACH = {0: ("n1", 0), 1: ("n1", 1), 2: ("n2", 0), 3: ("n2", 1)}
-SAY = "print('rank', told['RANK'], 'of', told['host'])"
+SAY = "sys.stdout.write(f\"rank {told['RANK']} of {told['host']}\\n\")"  # one write: ranks share it
 
 
 def torchrun(

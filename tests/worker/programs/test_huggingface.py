@@ -99,6 +99,11 @@ def test_a_stop_saves_and_ends_the_training_and_the_script_goes_on(ranks: Ranks)
     assert restored["why"] == "the dataset draws random numbers, which are not drawn again"
 
 
+def shown(job: TrainerJob) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(loom("show", job.id, "--json"))
+    return found
+
+
 def committed(root: Path, facts: dict[str, Any]) -> str:
     """Commit what a rank alone has saved, as an agent does; return its place."""
     shard = Shard(*(facts[name] for name in ("name", "size", "hash", "rank")))
@@ -283,7 +288,8 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         (job.out / "away").rename(files)
         job.hold(STOPPED)
         job.held(STOPPED)
-        shown = json.loads(loom("show", job.id, "--json"))
+        until(lambda: shown(job)["step"] == STOPPED, PATIENCE)
+        left = shown(job)
         released = door.ask("pause", None, job=job.id, release=True, wait=0.0)
         job.release()
         until(lambda: job.state() == "PAUSED", PATIENCE)
@@ -303,8 +309,8 @@ def test_a_job_is_stopped_resumed_and_resized_in_the_trainers_own_way(
         until(lambda: job.state() == "RUNNING", PATIENCE)
         assert job.over() == "COMPLETED"
 
-    assert (shown["step"], shown["total_steps"]) == (STOPPED, STEPS)
-    assert shown["eta_seconds"] >= 0
+    assert (left["step"], left["total_steps"]) == (STOPPED, STEPS)
+    assert left["eta_seconds"] >= 0
     assert (released["kind"], saved) == ("stop", at)
     assert before == [one.digest for one in undisturbed.taken()[: len(before)]]
     later = [one for one in job.taken() if one.pid == job.pid(0)]

@@ -39,7 +39,7 @@ def raised(act):
 def has_died(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:  # and whoever waited for it knows
+    except (FileNotFoundError, ProcessLookupError):  # and whoever waited for it knows
         return True
 
 def until(condition):
