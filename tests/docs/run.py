@@ -13,7 +13,7 @@ FOLDERS = ("docs/tutorials", "docs/guides")
 DATA = ("yaml", "yml", "json", "toml", "ini")  # without a title: shown, and must be readable
 _AUTHOR = 45.0  # seconds that an author waits for what will not come
 _LOOKS = re.compile(
-    r"loom (ls|show|logs|devices|plan|compare|engines|components|inspect|up --status)\b"
+    r"loom (ls|show|logs|plot|devices|plan|compare|engines|components|inspect|up --status)\b"
     r"|loom (checkpoint (ls|verify|diff)|alerts|tokens ls|monitor (jobs|ls)|config show)\b"
     r"|(cat|ls|grep|head|tail|squeue|sinfo|wc|jq|test|curl -[sf]+) "
 )
