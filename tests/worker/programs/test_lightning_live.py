@@ -12,15 +12,12 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from ...harness.home import until
-from ...harness.plane_jobs import PATIENCE, Plane
-from .test_live import kinds
-from .trainer_jobs import TrainerJob, ending
+from ...harness.plane_jobs import Plane
+from .trainer_jobs import Death, TrainerJob, cases, ending, undisturbed_jobs
 
 SCRIPT = "fitted.py"
 STEPS = 14  # an epoch has six with two micro-batches, on two ranks
 USUAL = {"MICRO": 2, "STEPS": STEPS, "OWN_SEED": 1}
-Death = tuple[int, str, int, int]  # rank, place, step, micro-batch
 Undisturbed = Callable[[int], TrainerJob]
 
 
@@ -29,18 +26,11 @@ def undisturbed(
     plane: Plane, warm: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Undisturbed]:
     """Give jobs in which no rank was killed, one for each number of ranks."""
-    known: dict[int, TrainerJob] = {}
-
-    def of(world: int) -> TrainerJob:
-        if world not in known:
-            out = tmp_path_factory.mktemp("live") / f"of-{world}"
-            one = known[world] = TrainerJob(SCRIPT, out, world=world, **USUAL)
-            assert one.over() == "COMPLETED"
-        return known[world]
-
-    yield of
-    for one in known.values():
-        one.end()
+    folder = tmp_path_factory.mktemp("live")
+    with undisturbed_jobs(
+        lambda world: TrainerJob(SCRIPT, folder / f"of-{world}", world=world, **USUAL)
+    ) as of:
+        yield of
 
 
 def recovered(
@@ -50,24 +40,15 @@ def recovered(
     of the undisturbed one."""
     env = {**USUAL, "WAIT": 1, "DIE": json.dumps(deaths), **env}
     with ending(TrainerJob(SCRIPT, out, world=whole.world, **env)) as one:
-        until(lambda: "live" in kinds(one, base), PATIENCE)
-        (out / "live").touch()
+        one.let_die(base)
         assert one.over() == "COMPLETED"
+    one.kept_all_but(deaths, whole, STEPS)
     for rank in range(whole.world):
-        lives = 1 + sum(dead == rank for dead, *_ in deaths)
-        assert len(one.lines("starts", rank)) == lives, rank
-        steps = {step: digest for _, step, digest in one.lines("steps", rank)}
-        known = {step: digest for _, step, digest in whole.lines("steps", rank)}
-        assert steps == {step: known[step] for step in steps}
-        epochs = whole.lines("epochs", rank)
-        assert one.lines("epochs", rank) == epochs
+        assert one.lines("epochs", rank) == whole.lines("epochs", rank)
         ((step, weights, files),) = one.lines("ends", rank)
         ((known_step, known_weights, known_files),) = whole.lines("ends", rank)
         assert (step, weights) == (known_step, known_weights)
         assert [Path(file).name for file in files] == [Path(file).name for file in known_files]
-        if lives == 1:  # it took each step once, in one process
-            assert [step for _, step, _ in one.lines("steps", rank)] == list(range(1, STEPS + 1))
-            assert {pid for pid, *_ in one.lines("steps", rank)} == set(one.lines("starts", rank))
     return one
 
 
@@ -102,10 +83,6 @@ LONG: dict[str, list[Death]] = {
     "before_a_checkpoint": [(1, "end", 10, 0)],
     "one_after_the_other": [(1, "forward", 3, 0), (0, "forward", 9, 0)],
 }
-_PARAMETERS = [
-    *(pytest.param(deaths, id=name) for name, deaths in SHORT.items()),
-    *(pytest.param(deaths, id=name, marks=pytest.mark.soak) for name, deaths in LONG.items()),
-]
 
 
 class TestJobs:
@@ -116,7 +93,7 @@ class TestJobs:
     ]
 
     @pytest.mark.shows("Lightning `Trainer`", "live")
-    @pytest.mark.parametrize("deaths", _PARAMETERS)
+    @pytest.mark.parametrize("deaths", cases(SHORT, LONG))
     def test_a_killed_rank_is_replaced_live_with_the_same_bits(
         self, undisturbed: Undisturbed, plane: Plane, tmp_path: Path, deaths: list[Death]
     ) -> None:
@@ -124,7 +101,7 @@ class TestJobs:
 
         one = recovered(plane, tmp_path / "job", whole, deaths)
 
-        assert kinds(one, plane)["recovered"]["inexact"] == []
+        assert one.kinds(plane)["recovered"]["inexact"] == []
         for step in (5, 10):
             assert is_same(saved(one, step), saved(whole, step)), step
 
@@ -152,11 +129,10 @@ class TestJobs:
     ) -> None:
         env = {**USUAL, "WAIT": 1, "DIE": '[[1, "evaluation", 6, 0]]'}
         with ending(TrainerJob(SCRIPT, tmp_path / "job", **env)) as one:
-            until(lambda: "live" in kinds(one, plane), PATIENCE)
-            (tmp_path / "job" / "live").touch()
+            one.let_die(plane)
             assert one.over() == "FAILED"  # it may not restart
 
-        facts = kinds(one, plane)["live_ended"]
+        facts = one.kinds(plane)["live_ended"]
         assert (facts["cause"], facts["why"]) == (
             "unfit",
             {"0": "a rank was lost before the end of an evaluation"},

@@ -20,14 +20,13 @@ from torchloom.worker.run.rng import generator_states, restore_generators
 
 from ...harness import evidence
 from ...harness.plane_jobs import Plane
-from .trainer_jobs import TrainerJob, ending
+from .trainer_jobs import Death, TrainerJob, cases, ending, undisturbed_jobs
 
 SCRIPT = "replaced.py"
 STEPS, KILLS = 24, 6
 USUAL = {"MICRO": 2, "VARIED": 1, "OWN_SEED": 1, "SAVES": "steps"}
 THREE = {**USUAL, "MICRO": 1}
 _SPEED = ("_runtime", "_per_second")
-Death = tuple[int, str, int, int]  # rank, place, step, micro-batch
 Undisturbed = Callable[[int], TrainerJob]
 
 with_plane = [
@@ -47,34 +46,22 @@ def undisturbed(
     plane: Plane, warm: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Undisturbed]:
     """Give jobs in which no rank was killed, one for each number of ranks."""
-    known: dict[int, TrainerJob] = {}
-
-    def of(world: int) -> TrainerJob:
-        if world not in known:
-            one = known[world] = job(tmp_path_factory.mktemp("live") / f"of-{world}", world)
-            assert one.over() == "COMPLETED"
-        return known[world]
-
-    yield of
-    for one in known.values():
-        one.end()
+    folder = tmp_path_factory.mktemp("live")
+    with undisturbed_jobs(lambda world: job(folder / f"of-{world}", world)) as of:
+        yield of
 
 
-def recovered(out: Path, whole: TrainerJob, deaths: list[Death], **env: object) -> TrainerJob:
+def recovered(
+    base: Plane, out: Path, whole: TrainerJob, deaths: list[Death], **env: object
+) -> TrainerJob:
     """Run a job with these deaths; all but the dead keep their processes, and all bits are those
     of the undisturbed one."""
-    with ending(job(out, whole.world, DIE=json.dumps(deaths), **env)) as one:
+    with ending(job(out, whole.world, WAIT=1, DIE=json.dumps(deaths), **env)) as one:
+        one.let_die(base)
         assert one.over() == "COMPLETED"
+    one.kept_all_but(deaths, whole, STEPS)
     for rank in range(whole.world):
-        lives = 1 + sum(dead == rank for dead, *_ in deaths)
-        assert len(one.lines("starts", rank)) == lives, rank
-        steps = {step: digest for _, step, digest in one.lines("steps", rank)}
-        known = {step: digest for _, step, digest in whole.lines("steps", rank)}
-        assert steps == {step: known[step] for step in steps}
         assert ended(one, rank) == ended(whole, rank)
-        if lives == 1:  # it took each step once, in one process
-            assert [step for _, step, _ in one.lines("steps", rank)] == list(range(1, STEPS + 1))
-            assert {pid for pid, *_ in one.lines("steps", rank)} == set(one.lines("starts", rank))
     return one
 
 
@@ -102,13 +89,6 @@ def spent(one: TrainerJob, dead: int) -> dict[str, float]:
     }
 
 
-def kinds(one: TrainerJob, base: Plane) -> dict[str, Any]:
-    """Return the facts of what the weaver noted of a job, by kind."""
-    with base.database("state") as state:
-        words = "SELECT kind, facts FROM events WHERE job = ? ORDER BY seq"
-        return {kind: json.loads(facts) for kind, facts in state.execute(words, (one.id,))}
-
-
 SHORT: dict[str, list[Death]] = {
     "second_micro_batch": [(1, "forward", 5, 1)],
     "rank_0_before_log_and_evaluation": [(0, "end", 15, 0)],
@@ -127,25 +107,21 @@ LONG: dict[str, list[Death]] = {
     "newcomer_dies_too": [(1, "forward", 9, 0), (1, "begin of newcomer", 2, 0)],
     "one_after_the_other": [(1, "forward", 9, 0), (0, "forward", 13, 0)],
 }
-_PARAMETERS = [
-    *(pytest.param(deaths, id=name) for name, deaths in SHORT.items()),
-    *(pytest.param(deaths, id=name, marks=pytest.mark.soak) for name, deaths in LONG.items()),
-]
 
 
 class TestJobs:
     pytestmark: ClassVar = with_plane
 
     @pytest.mark.shows("Hugging Face `Trainer`", "live")
-    @pytest.mark.parametrize("deaths", _PARAMETERS)
+    @pytest.mark.parametrize("deaths", cases(SHORT, LONG))
     def test_a_killed_rank_is_replaced_live_with_the_same_bits(
         self, undisturbed: Undisturbed, plane: Plane, tmp_path: Path, deaths: list[Death]
     ) -> None:
         whole = undisturbed(2)
 
-        one = recovered(tmp_path / "job", whole, deaths)
+        one = recovered(plane, tmp_path / "job", whole, deaths)
 
-        assert kinds(one, plane)["recovered"]["inexact"] == []
+        assert one.kinds(plane)["recovered"]["inexact"] == []
         files = "files/checkpoint-20/model.safetensors"
         assert (one.out / files).read_bytes() == (whole.out / files).read_bytes()
 
@@ -155,7 +131,9 @@ class TestJobs:
     ) -> None:
         torn: Death = (1, "reduced", 14, 0)
 
-        recovered(tmp_path / "job", undisturbed(3), [(2, "reduced", 14, 0)], BREAK=json.dumps(torn))
+        recovered(
+            plane, tmp_path / "job", undisturbed(3), [(2, "reduced", 14, 0)], BREAK=json.dumps(torn)
+        )
 
     @pytest.mark.soak
     def test_two_of_three_ranks_are_killed_in_one_step(
@@ -163,7 +141,7 @@ class TestJobs:
     ) -> None:
         deaths: list[Death] = [(0, "forward", 6, 0), (2, "forward", 6, 0)]
 
-        recovered(tmp_path / "job", undisturbed(3), deaths)
+        recovered(plane, tmp_path / "job", undisturbed(3), deaths)
 
     @pytest.mark.soak
     def test_a_kill_costs_what_the_script_needs_to_set_up(
@@ -174,7 +152,9 @@ class TestJobs:
 
         for at in range(KILLS):
             dead = at % 2
-            one = recovered(tmp_path / f"job-{at}", whole, [(dead, "forward", 9 + at % 3, 0)])
+            one = recovered(
+                plane, tmp_path / f"job-{at}", whole, [(dead, "forward", 9 + at % 3, 0)]
+            )
             samples.append(spent(one, dead))
 
         evidence.write("live-trainers", samples, load=os.getloadavg(), unit="s")
@@ -182,10 +162,11 @@ class TestJobs:
     def test_a_death_in_an_evaluation_is_no_live_recovery(
         self, plane: Plane, warm: None, tmp_path: Path
     ) -> None:
-        with ending(job(tmp_path / "job", DIE='[[1, "evaluation", 15, 0]]')) as one:
+        with ending(job(tmp_path / "job", WAIT=1, DIE='[[1, "evaluation", 15, 0]]')) as one:
+            one.let_die(plane)
             assert one.over() == "FAILED"  # it may not restart
 
-        facts = kinds(one, plane)["live_ended"]
+        facts = one.kinds(plane)["live_ended"]
         assert (facts["cause"], facts["why"]) == (
             "unfit",
             {"0": "a rank was lost in an evaluation"},

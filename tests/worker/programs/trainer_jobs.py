@@ -5,10 +5,12 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from torchloom.client import plane
 from torchloom.errors import LoomError
@@ -20,6 +22,7 @@ from ...harness.plane_jobs import LOOM, PATIENCE, Plane, loom
 SCRIPTS = Path(__file__).parent / "scripts"
 WORLD = 2
 _OVER = ("COMPLETED", "FAILED", "CANCELLED")
+Death = tuple[int, str, int, int]  # rank, place, step, micro-batch
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,32 @@ class TrainerJob:
         until(lambda: len(found()) >= count, PATIENCE)
         return found()
 
+    def kinds(self, base: Plane) -> dict[str, Any]:
+        """Return the facts of what the weaver noted of the job, by kind."""
+        with base.database("state") as state:
+            words = "SELECT kind, facts FROM events WHERE job = ? ORDER BY seq"
+            return {kind: json.loads(facts) for kind, facts in state.execute(words, (self.id,))}
+
+    def let_die(self, base: Plane) -> None:
+        """Let ranks that wait for it die: the weaver knows that all train."""
+        until(lambda: "live" in self.kinds(base), PATIENCE)
+        (self.out / "live").touch()
+
+    def kept_all_but(self, deaths: list[Death], whole: "TrainerJob", last: int) -> None:
+        """Check that only the dead were replaced, and the steps are those of an undisturbed job."""
+        for rank in range(whole.world):
+            lives = 1 + sum(dead == rank for dead, *_ in deaths)
+            assert len(self.lines("starts", rank)) == lives, rank
+            steps = {step: digest for _, step, digest in self.lines("steps", rank)}
+            known = {step: digest for _, step, digest in whole.lines("steps", rank)}
+            assert steps == {step: known[step] for step in steps}
+            if lives == 1:  # it took each step once, in one process
+                taken = [step for _, step, _ in self.lines("steps", rank)]
+                assert taken == list(range(1, last + 1))
+                assert {pid for pid, *_ in self.lines("steps", rank)} == set(
+                    self.lines("starts", rank)
+                )
+
     def curve(self, name: str) -> dict[int, float]:
         """Return the shown points of a number that the lowest rank has logged."""
         found = metric_rows.in_file(Path(os.environ["LOOM_HOME"], "plane", "records.db"))
@@ -163,6 +192,29 @@ def refused(*words: str) -> str:
     )
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     return done.stderr
+
+
+def cases(short: Mapping[str, list[Death]], long: Mapping[str, list[Death]]) -> list[Any]:
+    """Return the deaths to try, by name; the long ones in the long form only."""
+    shorts = [pytest.param(deaths, id=name) for name, deaths in short.items()]
+    soak = pytest.mark.soak
+    return shorts + [pytest.param(deaths, id=name, marks=soak) for name, deaths in long.items()]
+
+
+@contextlib.contextmanager
+def undisturbed_jobs(start: Callable[[int], TrainerJob]) -> Iterator[Callable[[int], TrainerJob]]:
+    """Give jobs in which no rank was killed, one for each number of ranks."""
+    known: dict[int, TrainerJob] = {}
+
+    def of(world: int) -> TrainerJob:
+        if world not in known:
+            one = known[world] = start(world)
+            assert one.over() == "COMPLETED"
+        return known[world]
+
+    yield of
+    for one in known.values():
+        one.end()
 
 
 @contextlib.contextmanager

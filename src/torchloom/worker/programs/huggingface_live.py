@@ -21,7 +21,13 @@ from typing import Any
 import torch
 
 from torchloom.worker.programs.checkpoints import TrainerCheckpoints
-from torchloom.worker.programs.live import LiveTraining, count_draws
+from torchloom.worker.programs.live import (
+    LiveTraining,
+    Needs,
+    count_draws,
+    nothing,
+    why_changed,
+)
 from torchloom.worker.programs.program import ObservedProgram
 from torchloom.worker.programs.randomness import DatasetRandomness
 from torchloom.worker.recovery.ddp import RemadeDdp, why_fixed
@@ -30,7 +36,7 @@ from torchloom.worker.run.rng import generator_states
 
 # The methods of `Trainer` that recovery relies on: what they are called with, and what they use.
 # What is underlined here must be the trainer's own; a subclass may have the others.
-PRIVATE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+PRIVATE: Mapping[str, Needs] = {
     "_inner_training_loop": (
         ("resume_from_checkpoint",),
         (
@@ -70,26 +76,19 @@ _STATE_FILE = "trainer_state.json"
 _OF_ONE_RANK = ("is_local_process_zero", "is_world_process_zero")
 _NUMBERS = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 _HANDED = ("grad_norm", "epoch", "learning_rate")  # arguments that a newcomer does not have
-_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PARALLEL = ("MULTI_CPU", "MULTI_GPU")
 
 
 def why_unknown(kind: type, base: type) -> str:
     """Return which of the names that recovery needs is another here; empty if none is."""
-    for name, (parameters, uses) in PRIVATE.items():
+    for name, needs in PRIVATE.items():
         own, found = getattr(base, name, None), getattr(kind, name, None)
         if own is None or found is None:
             return f"Trainer.{name} is missing in this version"
         if found is not own and name not in _REPLACEABLE:
             return f"{kind.__name__} has its own {name}"
-        known = inspect.signature(found).parameters
-        takes_all = any(one.kind in _ANY for one in known.values())
-        missing = next((one for one in parameters if not takes_all and one not in known), "")
-        if missing:
-            return f"{name} takes no {missing} in this version"
-        unused = next((one for one in uses if one not in own.__code__.co_names), "")
-        if unused:
-            return f"Trainer.{name} does not use {unused} in this version"
+        if why := why_changed(f"Trainer.{name}", name, found, own, needs):
+            return why
     return ""
 
 
@@ -104,10 +103,8 @@ class LiveTrainer(LiveTraining):
         joined: Callable[[], None],
         randomness: DatasetRandomness,
     ) -> None:
-        super().__init__(program, checkpoints)
+        super().__init__(program, checkpoints, joined, randomness)
         self._trainer = trainer
-        self._joined = joined
-        self._randomness = randomness
         self._is_dealing = False
         self._batches: list[Any] = []
         self._device: Any = None
@@ -160,16 +157,6 @@ class LiveTrainer(LiveTraining):
                 shutil.rmtree(self._folder, ignore_errors=True)
             self.leave()
 
-    def start(self) -> None:
-        """Before the first unit: carry the trainer's state, and report whether it is live."""
-        why = self._why_not()
-        if not why:
-            self._carry()
-        if not self.is_joining:
-            self.begin(why)
-        elif why:
-            raise RuntimeError(f"loom: cannot join the others: {why}")
-
     def epoch_begins(self) -> None:
         """An epoch begins, before its data."""
         if self.is_joining:
@@ -179,7 +166,7 @@ class LiveTrainer(LiveTraining):
         """A batch of an evaluation is done."""
         self._predicted += 1
 
-    def _carry(self) -> None:
+    def carry(self) -> None:
         trainer = self._trainer
         optimizer, schedule = trainer.optimizer, trainer.lr_scheduler
         things = {
@@ -190,7 +177,7 @@ class LiveTrainer(LiveTraining):
             things["scaler"] = scaler
         self.track(RemadeDdp(trainer.model_wrapped), **things)
 
-    def _why_not(self) -> str:
+    def why_not(self) -> str:
         """Return why a loss means that all ranks are restarted; empty if it does not."""
         trainer, args = self._trainer, self._trainer.args
         transformers: Any = sys.modules["transformers.trainer"]
@@ -241,8 +228,7 @@ class LiveTrainer(LiveTraining):
         self._batches, self._device, self._done = batch_samples, device, 0
         again = functools.partial(count, batch_samples, device)
         self._items = self.attempt(again, again)
-        if self._randomness.draws:
-            self.give_up("its dataset draws random numbers, which a newcomer cannot draw again")
+        self.check_data()
         return self._items
 
     def _step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
@@ -414,7 +400,7 @@ class LiveTrainer(LiveTraining):
         self._call = common["interlude"].get("call", {})
         for one in (self._trainer.optimizer, self._trainer.lr_scheduler):
             self._steps.append((one, vars(one).get("step")))
-            vars(one)["step"] = _nothing
+            vars(one)["step"] = nothing
 
     def _step_again(self) -> None:
         """Let the optimizer step from now on."""
@@ -427,10 +413,6 @@ class LiveTrainer(LiveTraining):
     def why_broken(self) -> str:
         """Return why an evaluation that has begun cannot be done again."""
         return "a rank was lost in an evaluation" if self._predicted else ""
-
-    def begin_joined(self) -> None:
-        """Report that a newcomer trains."""
-        self._joined()
 
 
 class _Snapshot:
@@ -486,7 +468,3 @@ def _is_compiled(model: Any) -> bool:
     return any(
         isinstance(one, kind) or one._compiled_call_impl is not None for one in model.modules()
     )
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Step no optimizer and no schedule."""

@@ -16,7 +16,7 @@ import torch
 from torchloom.worker.programs.checkpoints import TrainerCheckpoints
 from torchloom.worker.programs.lightning_names import savers_of, why_not
 from torchloom.worker.programs.lightning_unit import EpochNumbers, MicroBatch, RedirectedDdp
-from torchloom.worker.programs.live import LiveTraining
+from torchloom.worker.programs.live import LiveTraining, nothing
 from torchloom.worker.programs.program import ObservedProgram
 from torchloom.worker.programs.randomness import DatasetRandomness
 from torchloom.worker.recovery import standin
@@ -49,12 +49,10 @@ class LiveFit(LiveTraining):
         joined: Callable[[], None],
         randomness: DatasetRandomness,
     ) -> None:
-        super().__init__(program, checkpoints)
+        super().__init__(program, checkpoints, joined, randomness)
         self._trainer = trainer
         self._fit = trainer.fit_loop
         self._epoch = trainer.fit_loop.epoch_loop
-        self._joined = joined
-        self._randomness = randomness
         self._is_carried = False  # its steps are units
         self._parts: list[MicroBatch] = []  # of this unit, as far as they have begun
         self._begun: State = {}  # the loops as this unit began
@@ -93,17 +91,11 @@ class LiveFit(LiveTraining):
         vars(owner)[name] = function
         self._wrapped.append((owner, name))
 
-    def start(self) -> None:
-        """Before the first unit: carry the trainer's state, and report whether it is live."""
-        why = why_not(self._trainer)
-        if not why:
-            self._carry()
-        if not self.is_joining:
-            self.begin(why)
-        elif why:
-            raise RuntimeError(f"loom: cannot join the others: {why}")
+    def why_not(self) -> str:
+        """Return why a loss means that all ranks are restarted; empty if it does not."""
+        return why_not(self._trainer)
 
-    def _carry(self) -> None:
+    def carry(self) -> None:
         trainer = self._trainer
         things = {"optimizer": trainer.optimizers[0]}
         for at, config in enumerate(trainer.lr_scheduler_configs):
@@ -165,8 +157,7 @@ class LiveFit(LiveTraining):
         self.enter_unit(0)
         self._parts.clear()
         self._begun = self._loops()
-        if self._randomness.draws:
-            self.give_up("its dataset draws random numbers, which a newcomer cannot draw again")
+        self.check_data()
         self.attempt(self._ask, self._ask)
 
     def _ask(self) -> None:
@@ -345,7 +336,7 @@ class LiveFit(LiveTraining):
             strategy.model = ddp
         load()
         for config in self._trainer.lr_scheduler_configs:
-            vars(config.scheduler)["step"] = _nothing
+            vars(config.scheduler)["step"] = nothing
             self._schedules.append(config.scheduler)
 
     def _step_again(self) -> None:
@@ -357,10 +348,6 @@ class LiveFit(LiveTraining):
     def why_broken(self) -> str:
         """Return why an interrupted interlude cannot be done again; empty if it can."""
         return self._why_fixed
-
-    def begin_joined(self) -> None:
-        """Report that a newcomer trains."""
-        self._joined()
 
     # Parts of a trainer's state.
 
@@ -428,7 +415,3 @@ def _alone(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__name__ = name
     return call
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Step no schedule."""

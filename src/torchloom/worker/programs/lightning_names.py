@@ -3,16 +3,16 @@
 `PRIVATE` is compared with the installed version when a training begins.
 """
 
-import inspect
 import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from torchloom.worker.programs.live import Needs, why_changed
 from torchloom.worker.recovery.ddp import why_fixed
 
 # The methods that recovery relies on, by their class: what they are called with, and what they use.
-PRIVATE: Mapping[str, Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+PRIVATE: Mapping[str, Mapping[str, Needs]] = {
     "_FitLoop": {
         "on_run_start": ((), ()),
         "on_advance_start": ((), ("epoch_progress", "increment_ready", "increment_started")),
@@ -101,20 +101,13 @@ def savers_of(trainer: Any) -> list[Any]:
 def why_unknown(kinds: Mapping[str, type]) -> str:
     """Return which of the names that recovery needs is another here; empty if none is."""
     for kind, methods in PRIVATE.items():
-        for name, (parameters, uses) in methods.items():
+        for name, needs in methods.items():
             found = getattr(kinds[kind], name, None)
             if found is None:
                 return f"{kind}.{name} is missing in this version"
-            found = inspect.unwrap(found)
-            known = inspect.signature(found).parameters
-            missing = next((one for one in parameters if one not in known), "")
-            if missing:
-                return f"{kind}.{name} takes no {missing} in this version"
-            code = found.__code__
-            used = {*code.co_names, *code.co_freevars}
-            unused = next((one for one in uses if one not in used), "")
-            if unused:
-                return f"{kind}.{name} does not use {unused} in this version"
+            label = f"{kind}.{name}"
+            if why := why_changed(label, label, found, found, needs):
+                return why
     return ""
 
 

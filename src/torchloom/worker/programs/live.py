@@ -7,6 +7,7 @@ has collectives, too, and no training state: if it was interrupted, all ranks do
 """
 
 import contextlib
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ import torch
 
 from torchloom.worker.programs.checkpoints import TrainerCheckpoints
 from torchloom.worker.programs.program import ObservedProgram
+from torchloom.worker.programs.randomness import DatasetRandomness
 from torchloom.worker.recovery import recovery
 from torchloom.worker.recovery.ddp import RemadeDdp
 from torchloom.worker.recovery.recovery import RankRecovery
@@ -31,6 +33,29 @@ _MOST_DRAWS = 64  # between two units: one for each iterator over data
 _NEWCOMER, _BEHIND, _MEMBER = 0, 1, 2  # what a member says of itself; a number above counts
 _UNKNOWN_DRAWS = "random numbers are drawn between two steps in a way that is not known"
 _APART = "the ranks are at different points between two steps"
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_OWN_RANDOMNESS = "its dataset draws random numbers, which a newcomer cannot draw again"
+Needs = tuple[tuple[str, ...], tuple[str, ...]]  # what a method is called with, and what it uses
+
+
+def why_changed(label: str, name: str, found: Any, own: Any, needs: Needs) -> str:
+    """Return what a method of this version does not take or use; empty if it is as needed.
+
+    `found` is called; `own` is the trainer's, where a subclass has another. `label` has its class.
+    """
+    parameters, uses = needs
+    known = inspect.signature(found).parameters
+    takes_all = any(one.kind in _ANY for one in known.values())
+    missing = next((one for one in parameters if not takes_all and one not in known), "")
+    if missing:
+        return f"{name} takes no {missing} in this version"
+    code = inspect.unwrap(own).__code__
+    unused = next((one for one in uses if one not in (*code.co_names, *code.co_freevars)), "")
+    return f"{label} does not use {unused} in this version" if unused else ""
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Step no optimizer and no schedule."""
 
 
 class TrainerState(TrackedState):
@@ -66,9 +91,17 @@ class Interlude:
 class LiveTraining(ABC):
     """The training of one trainer in this process, as live recovery sees it."""
 
-    def __init__(self, program: ObservedProgram, checkpoints: TrainerCheckpoints) -> None:
+    def __init__(
+        self,
+        program: ObservedProgram,
+        checkpoints: TrainerCheckpoints,
+        joined: Callable[[], None],
+        randomness: DatasetRandomness,
+    ) -> None:
         self.things = TrainerState()
         self.unfit = ""
+        self._joined = joined  # called when a newcomer trains
+        self._randomness = randomness
         self._program = program
         self._checkpoints = checkpoints
         self._recovery = recovery.opened(self, program.threadlet)
@@ -122,8 +155,12 @@ class LiveTraining(ABC):
         """Do with the others what they do again after the last step."""
 
     @abstractmethod
-    def begin_joined(self) -> None:
-        """Report that a newcomer trains."""
+    def why_not(self) -> str:
+        """Return why a loss means that all ranks are restarted; empty if it does not."""
+
+    @abstractmethod
+    def carry(self) -> None:
+        """Track the model, the optimizers and what else has a state."""
 
     def why_broken(self) -> str:
         """Return why an interrupted interlude cannot be done again; empty if it can."""
@@ -136,6 +173,16 @@ class LiveTraining(ABC):
         model: Any = ddp
         self.things.models["model"] = model
         self.things.track(things)
+
+    def start(self) -> None:
+        """Before the first unit: carry the trainer's state, and report whether it is live."""
+        why = self.why_not()
+        if not why:
+            self.carry()
+        if not self.is_joining:
+            self.begin(why)
+        elif why:
+            raise RuntimeError(f"loom: cannot join the others: {why}")
 
     def begin(self, why: str) -> None:
         """Report before the first unit that this rank trains, or why a loss means a restart."""
@@ -173,6 +220,11 @@ class LiveTraining(ABC):
     def has_noted(self) -> bool:
         """Tell whether the page of this unit is written."""
         return self._at in self._pages
+
+    def check_data(self) -> None:
+        """Give up if the dataset draws random numbers of its own."""
+        if self._randomness.draws:
+            self.give_up(_OWN_RANDOMNESS)
 
     def give_up(self, why: str) -> None:
         """Report that a loss is no longer recovered live."""
@@ -310,7 +362,7 @@ class LiveTraining(ABC):
 
         self.attempt(self._settled(align), align)
         self._handed = None
-        self.begin_joined()
+        self._joined()
 
     # As `RankRecovery` needs it.
 

@@ -47,6 +47,8 @@ def die(place, step, micro=0):
     """Die here, or break as if a peer had died; once."""
     here = [int(RANK), place, step, micro]
     if here in DEATHS and is_first(f"died-{RANK}-{place}-{step}"):
+        while "WAIT" in os.environ and not (OUT / "live").exists():
+            time.sleep(0.01)  # until it is known that all ranks train
         append("times", ["killed", step, time.time()])
         os.kill(os.getpid(), signal.SIGKILL)
     if here == json.loads(os.environ.get("BREAK", "[]")) and is_first(f"broke-{RANK}"):
