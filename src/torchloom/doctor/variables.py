@@ -174,6 +174,12 @@ VARIABLES: tuple[Variable, ...] = (
             "3600",
             "keeper",
         ),
+        (
+            "LOOM_COMM_TIMING",
+            "N: the collectives of every Nth step are timed; 0: of none",
+            "`distributed.comm_timing` of the job, else none",
+            "ranks that call `loom.init`",
+        ),
         ("LOOM_DIGESTS", "Folder for digests of every tensor at every step", "none", "ranks"),
         ("LOOM_LEDGER", "Folder for the step digest log", "none", "ranks, `loom chaos`"),
         (

@@ -92,6 +92,8 @@ class Distributed:
     """The order in which the stages of a pipeline run microbatches; by default `1f1b`."""
     microbatches: int | None = None
     """Parts of a batch that are in the pipeline one after another; by default one a stage."""
+    comm_timing: int | None = None
+    """Time the collectives of every so many steps, as metrics `comm/...`; by default of none."""
 
 
 class Mode(StrEnum):

@@ -172,6 +172,7 @@ DISTRIBUTED = RecordShape(
         "sequence_parallel": boolean,
         "schedule": optional(member_of(Schedule)),
         "microbatches": optional(_WORKERS),
+        "comm_timing": optional(_STEPS),
     },
 )
 JOB = RecordShape(

@@ -30,6 +30,7 @@ OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later continu
 # Set by the user.
 ATTACH_VARIABLE = "LOOM_ATTACH"  # 0: no threadlet in programs that do not call `loom.init`
 ATTACH_SKIP_VARIABLE = "LOOM_ATTACH_SKIP"  # adapters that are not installed, by name
+COMM_TIMING_VARIABLE = "LOOM_COMM_TIMING"  # N: collectives of every Nth step are timed
 DIGESTS_VARIABLE = "LOOM_DIGESTS"  # a folder for digests of every tensor at every step
 HANG_VARIABLE = "LOOM_HANG"  # what happens to a rank without progress
 HANG_LIMIT_VARIABLE = "LOOM_HANG_LIMIT"  # seconds without progress until that happens

@@ -8,7 +8,7 @@ Example:
     >>> model = wrap_model(model.to(get_torch_device()))
 """
 
-from torchloom.worker.dist.collectives import (
+from torchloom.worker.dist.comm import (
     Alone,
     Collectives,
     TorchCollectives,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchloom.errors import UserError
-from torchloom.worker.dist.collectives import TorchCollectives
+from torchloom.worker.dist.comm import TorchCollectives
 from torchloom.worker.recovery import standin
 
 

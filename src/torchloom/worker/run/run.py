@@ -24,6 +24,7 @@ _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _NONE: Any = object()
 _RESUMABLE = "torchloom.worker.run.resumable"
+_COMM_PROFILE = "torchloom.worker.dist.comm_profile"
 
 M = TypeVar("M")
 
@@ -140,6 +141,7 @@ class Run:
         self._tags: tuple[str, ...] = ()
         self._notes = ""
         self._resumable: Any = None  # a ResumableRun, once there is state to save
+        self._profile: Any = None  # a CollectiveProfile, in loops whose collectives are timed
         self._live: Any = None  # its RankRecovery, in loops that are recovered live
         self._error: BaseException | None = None  # of a step or section, not raised yet
 
@@ -544,6 +546,7 @@ class Run:
         if dealt is None:
             return
         self._threadlet.begin()
+        self._profile = self._profile_of_collectives()
         dealing = Dealing(dealt)
         del dealt  # a loader's workers end with the last reference to it
         while (step := self._take(dealing)) is not None:
@@ -647,6 +650,8 @@ class Run:
 
     def _continues(self) -> bool:
         """Pass the boundary to the next step; tell whether the loop continues with it."""
+        if self._profile is not None:
+            self._profile.reach(self._next)
         if self._boundary.reach(self._next, self.applied):
             self._threadlet.attend()
         if self._threadlet.acts.stopping or self._next >= self._until:
@@ -662,7 +667,18 @@ class Run:
         """
         return self._own_end <= self._next < self._until
 
+    def _profile_of_collectives(self) -> Any:
+        """Return what times collectives, if the job or its user asks for it and torch is there."""
+        asked = self.submitted.distributed.get("comm_timing")
+        if not (asked or environment.text(environment.COMM_TIMING_VARIABLE)):
+            return None
+        comm_profile = importlib.import_module(_COMM_PROFILE)
+        every = comm_profile.every_of(self.submitted.distributed)
+        return comm_profile.CollectiveProfile(every, self._threadlet.notes.add) if every else None
+
     def _finish(self) -> None:
+        if self._profile is not None:
+            self._profile.stop()
         if self._resumable is not None:
             acts = self._threadlet.acts
             trigger = "stop" if acts.stopping else "end"

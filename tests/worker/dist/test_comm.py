@@ -1,5 +1,6 @@
 """What ranks say to each other is what plain torch computes from all their tensors at once."""
 
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from torchloom.worker import dist
-from torchloom.worker.dist.collectives import BadCollective
+from torchloom.worker.dist.comm import BadCollective
 from torchloom.worker.dist.place import ALONE
 from torchloom.worker.dist.stores import alone, start
 
@@ -94,6 +95,51 @@ def test_ranks_hear_what_plain_torch_computes(size: int, ranks: Any) -> None:
     assert told == [expected(rank, size) for rank in range(size)]
 
 
+AVERAGES = """
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+rank = dist.setup_torch()
+say = dist.comm.collectives()
+
+def layer():
+    return nn.Linear(4, 4, bias=False).to(dist.get_torch_device())
+
+def slope(model):
+    model(torch.full((1, 4), rank + 1.0, device=dist.get_torch_device())).sum().backward()
+    (weight,) = model.parameters()
+    return getattr(weight.grad, "full_tensor", lambda: weight.grad)()[0, 0].item()
+
+tell({
+    "backend": say.backend,
+    "mean": say.allreduce(torch.tensor([rank + 1.0]), "mean").item(),
+    "whole": say.allreduce(torch.tensor([rank + 1]), "mean").item(),
+    "share": say.reduce_scatter(torch.full((2,), rank + 1.0), "mean").item(),
+    "ddp": slope(nn.parallel.DistributedDataParallel(layer())),
+    "fsdp": slope(fully_shard(layer())),
+})
+dist.cleanup()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "mpi"])
+def test_an_average_is_no_sum_on_any_backend(backend: str, ranks: Any) -> None:
+    if not torch.distributed.is_backend_available(backend):
+        pytest.skip(f"this torch has no {backend}")
+    if backend == "nccl" and torch.cuda.device_count() < 2:
+        pytest.skip("nccl takes a GPU for each of two ranks")
+    chosen = {"TORCH_BACKEND": backend, "LOOM_NO_FALLBACK": "1"}
+
+    if backend == "mpi":
+        words = [f"{name}={value}" for name, value in chosen.items()]
+        told = ranks.by(["mpirun", "-n", "2", "env", *words, sys.executable], AVERAGES, 2)
+    else:
+        told = ranks.group(AVERAGES, 2, **chosen)
+
+    mean = {name: 1.5 for name in ("mean", "whole", "share", "ddp", "fsdp")}
+    assert told == [{"backend": backend, **mean}] * 2
+
+
 @pytest.fixture
 def group_of_one() -> Iterator[None]:
     start("gloo", alone(), ALONE, timedelta(seconds=30))
@@ -121,6 +167,7 @@ def test_the_null_object_says_what_a_group_of_one_says(group_of_one: None) -> No
     assert isinstance(real, dist.TorchCollectives)
     assert said(dist.Alone()) == said(real)
     assert (dist.Alone.rank, dist.Alone.size) == (real.rank, real.size)
+    assert (dist.Alone.backend, real.backend) == ("single", "gloo")
 
 
 def refusals(say: dist.Collectives) -> list[str]:

@@ -1,4 +1,7 @@
-"""Collective operations, over torch.distributed or for a single process."""
+"""Collective operations over gloo, NCCL or MPI by torch.distributed, or for a single process.
+
+An average is a sum that is divided: not every backend has one of its own, and gloo's once was a sum.
+"""
 
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -30,6 +33,7 @@ class BadCollective(UserError):
 class Collectives(Protocol):
     """Collective operations. They return new tensors; only `recv` changes its argument."""
 
+    backend: str  # of torch, or `single`
     rank: int
     size: int
 
@@ -56,8 +60,9 @@ class Collectives(Protocol):
 
 
 class Alone:
-    """The collectives of a single process."""
+    """The collectives of a single process, which needs no process group."""
 
+    backend = "single"
     rank = 0
     size = 1
 
@@ -101,7 +106,8 @@ class TorchCollectives:
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self._on_device = dist.get_backend(group) in _NEEDS_DEVICE
+        self.backend = str(dist.get_backend(group))
+        self._on_device = self.backend in _NEEDS_DEVICE
 
     def allreduce(self, tensor: Tensor, op: Op = "sum") -> Tensor:
         """Return the ranks' tensors reduced to one, on every rank."""
