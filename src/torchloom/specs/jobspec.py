@@ -31,6 +31,17 @@ class Schedule(StrEnum):
     INTERLEAVED = "interleaved"
 
 
+class Algorithm(StrEnum):
+    """How gradients are compressed before they are sent."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+    POWERSGD = "powersgd"
+    TOPK = "topk"
+    ONEBIT = "onebit"
+    INT8 = "int8"
+
+
 class Backend(StrEnum):
     """What runs collectives; `auto` is nccl where every worker has a GPU, else gloo."""
 
@@ -127,10 +138,27 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """Whether gradients are compressed before they are sent."""
+    """What the workers of `data_parallel` send each other instead of whole gradients."""
 
     enabled: bool = False
-    """Only `false` is implemented."""
+    """Whether the rest of this section applies."""
+    algorithm: Algorithm | None = None
+    """How gradients are compressed."""
+    k: float | None = None
+    """Of `topk`: the share of gradients that is sent, by default 0.01; the knob `compression.k`."""
+    rank: int | None = None
+    """Of `powersgd`: the rank of the matrices that are sent, by default 1."""
+    block: int | None = None
+    """Of `int8`: how many gradients share a scale, by default 256."""
+    warmup_steps: int | None = None
+    """Of `powersgd` and `onebit`: first steps without compression, by default 10 and 100."""
+    sync_every: int | None = None
+    """Instead of an algorithm: exchange weights every so many steps, and no gradients (DiLoCo);
+    the knob `sync_every`."""
+    outer_lr: float | None = None
+    """Of `sync_every`: the learning rate of the outer optimizer, by default 0.7."""
+    outer_momentum: float | None = None
+    """Of `sync_every`: the Nesterov momentum of the outer optimizer, by default 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +228,7 @@ class JobSpec:
     checkpointing: Checkpointing = Checkpointing()
     """When to save, where, and what is kept."""
     compression: Compression = Compression()
-    """Whether gradients are compressed."""
+    """What the workers send each other instead of whole gradients."""
     recovery: Recovery = Recovery()
     """What follows when a worker is lost."""
     elastic: Elastic | None = None

@@ -13,8 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchloom.errors import UserError
-from torchloom.specs.jobspec import Checkpointing, Distributed, Mode
-from torchloom.specs.jobspec_shape import DISTRIBUTED
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import Algorithm, Checkpointing, Compression, Distributed, Mode
+from torchloom.specs.jobspec_shape import (
+    COMPRESSION,
+    DISTRIBUTED,
+    K_KNOB,
+    section_problems,
+    with_defaults,
+)
 from torchloom.specs.mesh import is_sharded
 from torchloom.worker import environment
 from torchloom.worker.recovery import standin
@@ -36,7 +43,9 @@ from torchloom.worker.threadlet.threadlet import Threadlet
 if TYPE_CHECKING:
     from torchloom.worker.dist.strategies import ParallelLayout, Plan
     from torchloom.worker.recovery.recovery import RankRecovery
+    from torchloom.worker.run.exchange import GradientExchange
 
+LEAST_SHARE = 1e-6  # of gradients that are sent
 _FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
 
 
@@ -139,6 +148,8 @@ class ResumableRun:
         self.live: RankRecovery | None = None
         self.layout: ParallelLayout | None = None  # of a strategy that divides the model
         self.unfit = ""
+        self.exchanges: dict[str, GradientExchange] = {}  # of models, by name
+        self._start = 0  # the first step of this generation
         self._broadcasts: BroadcastValues | None = None
         self._rank = 0
         self._is_open = False  # whether checkpoint commands are accepted
@@ -157,18 +168,61 @@ class ResumableRun:
         name: str,
         distributed: Mapping[str, Any],
         plan: "Plan | None",
+        compression: Mapping[str, Any] | str,
         options: Mapping[str, Any],
     ) -> nn.Module:
         """Return the model for training on all ranks, and carry its state if it is replicated."""
         refuse_sharded(name or "the model", model)
         wanted: Distributed = DISTRIBUTED(distributed, "distributed")
+        compressed = compression_of(compression)
         if is_sharded(wanted.strategy):
+            if compressed.enabled:
+                problem = f"is for data_parallel, and this is {wanted.strategy.value}: turn it off"
+                raise SpecError("compression.enabled", problem)
             return self._divide(model, wanted, plan, options)
         if plan is not None:
             raise PlanWithoutStrategy()
-        wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
+        name = self.things.name_of(name)
+        exchange = self._exchange_of(name, model, compressed) if compressed.enabled else None
+        sync = not self._place and not standin.is_on()
+        wrapped = Wrapped(model, options, sync, exchange)
         self.things.add_model(name, wrapped)
         return wrapped
+
+    def _exchange_of(
+        self, name: str, model: nn.Module, given: Compression
+    ) -> "GradientExchange | None":
+        """Return how the gradients of a model are compressed."""
+        from torchloom.worker.run import exchange  # imported on use, with torch's hooks
+
+        options, identity = with_defaults(given), self._threadlet.identity
+        is_kept = environment.is_set(environment.INCARNATION_VARIABLE) and identity.page
+        is_topk = options.algorithm is Algorithm.TOPK
+        share = self._knob(K_KNOB, options.k, LEAST_SHARE, 1.0) if is_topk else None
+        self.exchanges[name] = exchange.GradientExchange(
+            name,
+            model,
+            options,
+            identity.own_folder if is_kept else None,
+            share,
+            self.things.optimizers,
+        )
+        return self.exchanges[name]
+
+    def _knob(self, name: str, value: Any, low: float, high: float) -> Callable[[], Any]:
+        """Register a knob of the run itself; return what reads it, and reports that it did."""
+        knobs, acts = self._threadlet.knobs, self._threadlet.acts
+        known = knobs.get(name)
+        knob = knobs.declare(name, value if known is None else known.value, low, high)
+        acts.make_up()
+        self._threadlet.introduce()
+
+        def read() -> Any:
+            if knob.unread is not None or not knob.is_read:
+                acts.read(knob)
+            return knob.value
+
+        return read
 
     def _divide(
         self, model: nn.Module, wanted: Distributed, plan: "Plan | None", options: Mapping[str, Any]
@@ -310,6 +364,8 @@ class ResumableRun:
         self._is_steady = True
         self._at = step
         self.things.begin_step()
+        for exchange in self.exchanges.values():
+            exchange.begin_step(step)
         seed_generators(mix("step", self._seed or 0, self._rank, step))
 
     def save(self, step: int, trigger: str) -> None:
@@ -366,7 +422,10 @@ class ResumableRun:
     def private(self) -> State:
         """Return the state that only this rank has."""
         position = self._source.position() if self._source is not None else {}
-        return {**self.things.private(), "loop": self._loops, "position": position}
+        rank = self._threadlet.identity.rank
+        pages = {name: exchange.page(rank) for name, exchange in self.exchanges.items()}
+        state = {"loop": self._loops, "position": position, "exchange": pages}
+        return {**self.things.private(), **state}
 
     def rejoin(self, start: int, generation: int, common: State | None) -> None:
         """Continue at a step of a generation, with the state of a peer if one sent it."""
@@ -379,7 +438,7 @@ class ResumableRun:
             else:
                 self._threadlet.roll_forward(start, common["orders"])
         self.saves.rejoin(start, generation, None if common is None else common["saves"])
-        self._at = -1
+        self._at, self._start = -1, start
         if self._digests is not None:
             self._digests.move_on(generation)
 
@@ -388,6 +447,7 @@ class ResumableRun:
         is_first = self._source is None
         if self._opening is not None and is_first:
             self._source = self._opening()
+        self._rejoin_exchanges(None if private is None else private["exchange"])
         if private is None:
             return
         if int(private["loop"]) != self._loops:
@@ -396,6 +456,21 @@ class ResumableRun:
         if self._source is not None and (is_first or self._source.can_seek):
             world = self._threadlet.identity.world_size
             self._source.restore(private["position"], world, world)
+
+    def _rejoin_exchanges(self, pages: State | None) -> None:
+        assert self.live is not None
+        rank, is_new = self._threadlet.identity.rank, self.live.is_new
+        for name, exchange in self.exchanges.items():
+            page = None if pages is None else pages.get(name)
+            if why := exchange.rejoin(self._start, rank, page, is_new):
+                sys.stderr.write(f"loom: rank {rank} continues, not bit-exact: {why}\n")
+                facts: dict[str, Any] = {
+                    "step": self._start,
+                    "model": name,
+                    "exact": False,
+                    "why": why,
+                }
+                self._threadlet.event("compression_lost", facts)
 
     def _begin_beside_others(self, live: "RankRecovery") -> tuple[Dealt, int] | None:
         """Join the running members in the place of a lost rank."""
@@ -422,7 +497,8 @@ class ResumableRun:
         where = {"loop": self._loops, "position": position}
         seeds = {"seed": self.seed, "order": self._order}
         shared = {**self.things.shared(), "knobs": self._threadlet.optimizers.state()}
-        return shared, {**self.things.own(), **where, **seeds}
+        sent = {name: exchange.state() for name, exchange in self.exchanges.items()}
+        return shared, {**self.things.own(), **where, **seeds, "exchange": sent}
 
     def _find_checkpoint(self) -> None:
         """Find the checkpoint to resume from, once. A collective call."""
@@ -456,6 +532,7 @@ class ResumableRun:
             own.pop("gradients", None)  # of another set of ranks
         whys = differences(loaded, self.things, self.world_size)
         whys += self.things.put_back(loaded.shared, own)
+        whys += self._load_exchanges(own.get("exchange", {}), loaded.exact_world)
         if self._source is not None:
             whys.append(
                 self._source.restore(own["position"], loaded.manifest.world_size, self.world_size)
@@ -470,10 +547,28 @@ class ResumableRun:
             sys.stderr.write(f"loom: resumed at step {step}, not bit-exact: {why}\n")
         return step
 
+    def _load_exchanges(self, saved: State, is_exact: bool) -> list[str]:
+        """Load what was not sent yet; return why that is not possible."""
+        if self.exchanges.keys() != saved.keys():
+            return ["compression is switched on or off"]
+        for name, exchange in self.exchanges.items() if is_exact else ():
+            exchange.load(saved[name])
+        return []  # another number of ranks is reported already
+
     def _report_restored(self, step: int, place: str, why: str) -> None:
         seconds = round(time.monotonic() - self._since, 3)
         facts: dict[str, Any] = {"step": step, "checkpoint": place, "seconds": seconds}
         self._threadlet.event("restored", {**facts, "exact": not why, "why": why})
+
+
+def compression_of(values: Mapping[str, Any] | str) -> Compression:
+    """Return the section that a program or its job gives; SpecError names what does not fit."""
+    if isinstance(values, str):
+        values = {"algorithm": values}
+    found: Compression = COMPRESSION({"enabled": bool(values), **values}, "compression")
+    for path, problem in section_problems(found):
+        raise SpecError(path, problem)
+    return found
 
 
 def checkpointing_of(values: Mapping[str, Any]) -> Checkpointing:

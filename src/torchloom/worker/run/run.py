@@ -379,6 +379,7 @@ class Run:
         sequence_parallel: bool = False,
         schedule: str | None = None,
         microbatches: int | None = None,
+        compression: Mapping[str, Any] | str | None = None,
         **options: Any,
     ) -> M:
         """Return the model for training on all ranks, by the strategy of the job or the one given.
@@ -403,6 +404,9 @@ class Run:
             schedule: Of a pipeline: `gpipe`, `1f1b` or `interleaved`. A pipeline is trained by
                 `loss, outputs = model.step(inputs, targets, loss_function)`.
             microbatches: Into how many parts a pipeline cuts a batch; one a stage without it.
+            compression: What ranks send instead of whole gradients: an algorithm (`fp16`, `bf16`,
+                `powersgd`, `topk`, `onebit`, `int8`) or the mapping `compression` of a job;
+                without one, that of the job. `{}` turns it off.
             **options: Arguments of `DistributedDataParallel`, or of `fully_shard`.
 
         Raises:
@@ -410,7 +414,7 @@ class Run:
             BadTrackedState: Another model has this name.
             BadTensorPlan: The model has no plan for tensor parallelism, or cannot be divided by it.
             BadPipeline: The model cannot be cut into stages.
-            SpecError: The mesh does not fit the ranks.
+            SpecError: The mesh does not fit the ranks, or the compression does not fit.
 
         Example:
             >>> model = run.wrap(model.to(device))
@@ -422,7 +426,8 @@ class Run:
         if sequence_parallel:
             asked["sequence_parallel"] = True
         distributed = asked if strategy is not None else {**self.submitted.distributed, **asked}
-        wrapped: M = self._carried().wrap(model, name, distributed, plan, options)
+        given = self.submitted.compression if compression is None else compression
+        wrapped: M = self._carried().wrap(model, name, distributed, plan, given, options)
         return wrapped
 
     def loader(

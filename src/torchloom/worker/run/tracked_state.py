@@ -102,13 +102,21 @@ class TrackedState:
         """Tell whether an optimizer is tracked."""
         return any(isinstance(thing, Optimizer) for thing in self.tracked.values())
 
-    def add_model(self, name: str, model: Wrapped) -> None:
-        """Add a model; without a name it is `model`, `model2` and so on."""
+    def optimizers(self) -> list[Optimizer]:
+        """Return the tracked optimizers."""
+        return [thing for thing in self.tracked.values() if isinstance(thing, Optimizer)]
+
+    def name_of(self, name: str) -> str:
+        """Return the name of a new model; without one it is `model`, `model2` and so on."""
         count = len(self.models) + 1
         name = name or ("model" if count == 1 else f"model{count}")
         if name in self.models:
             raise BadTrackedState(f"there is already a model {name!r}: give run.wrap another name")
-        self.models[name] = model
+        return name
+
+    def add_model(self, name: str, model: Wrapped) -> None:
+        """Add a model; without a name it gets one."""
+        self.models[self.name_of(name)] = model
         self._alike = None
 
     def track(self, things: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import torchloom as loom
 from torchloom.specs.jobspec import JobSpec, Knob
+from torchloom.specs.jobspec_shape import job_to_dict
 from torchloom.specs.mesh import is_sharded, sizes_of
 from torchloom.worker import dist as ranks
 from torchloom.worker.run.run import Run
@@ -69,6 +70,7 @@ def wrapped(run: Run, spec: JobSpec, model: nn.Module) -> nn.Module:
         sequence_parallel=chosen.sequence_parallel,
         schedule=chosen.schedule and chosen.schedule.value,
         microbatches=chosen.microbatches,
+        compression=job_to_dict(spec)["compression"],
     )
 
 
