@@ -174,11 +174,6 @@ def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_group(
             "fp16 scales losses, which a pipeline does not: take bf16, or off",
         ),
         (
-            job("fsdp", checkpointing={"enabled": True}),
-            "checkpointing.enabled",
-            "shards of fsdp cannot be saved yet: turn it off, or take data_parallel",
-        ),
-        (
             job("hsdp", recovery={"policy": "live"}),
             "recovery.policy",
             "live cannot carry the shards of hsdp: take restart or fail",

@@ -22,19 +22,20 @@ from torchloom.specs.jobspec_shape import (
     section_problems,
     with_defaults,
 )
-from torchloom.specs.mesh import is_sharded
+from torchloom.specs.mesh import coordinates, is_sharded, sizes_of
 from torchloom.worker import environment
 from torchloom.worker.recovery import standin
-from torchloom.worker.run import agreement, checkpoints, digests, step_log
+from torchloom.worker.run import agreement, checkpoints, digests, divided, step_log
 from torchloom.worker.run.agreement import BroadcastValues
 from torchloom.worker.run.checkpoints import CheckpointSaves, FoundCheckpoint, versions
 from torchloom.worker.run.loader import BatchSource, Dealt, Loader, deal, open_source
+from torchloom.worker.run.parts import Parts, RankMesh, is_divided
 from torchloom.worker.run.rng import mix, seed_generators
 from torchloom.worker.run.tracked_state import (
     OtherProgram,
     State,
     TrackedState,
-    refuse_sharded,
+    refuse_unnamed,
 )
 from torchloom.worker.run.wrap import NoGroup, Wrapped
 from torchloom.worker.threadlet.rank_identity import SubmittedJob
@@ -49,12 +50,23 @@ LEAST_SHARE = 1e-6  # of gradients that are sent
 _FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
 
 
-def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]:
+def _sizes(mesh: Mapping[str, int] | None) -> str:
+    """Return a mesh in words."""
+    named = (f"{name} {size}" for name, size in (mesh or {}).items() if size > 1)
+    return " x ".join(named) or "replicated"
+
+
+def differences(
+    loaded: Any, things: TrackedState, world_size: int, mesh: Mapping[str, int] | None = None
+) -> list[str]:
     """Return why a resumed run is not bit-exact: what changed, or cannot be checked."""
     found = []
-    if not loaded.exact_world:
+    if loaded.manifest.world_size != world_size:
         found.append(f"world size {loaded.manifest.world_size} -> {world_size}")
-    if not things.models:
+    elif not loaded.exact_world:
+        before = loaded.manifest.sharding
+        found.append(f"mesh {_sizes(before and before.mesh)} -> {_sizes(mesh)}")
+    if not things.modules() and mesh is None:
         found.append("no model is wrapped by run.wrap")
     found += [
         f"{name} {was} -> {versions()[name]}"
@@ -66,18 +78,6 @@ def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]
     if things.devices() - {"cpu"} and not torch.are_deterministic_algorithms_enabled():
         found.append("torch.use_deterministic_algorithms is off")
     return found
-
-
-class ShardsNotSaved(UserError):
-    """A checkpoint is wanted of a model of which each rank holds a part."""
-
-    code = "shards_not_saved"
-
-    def __init__(self, strategy: str) -> None:
-        super().__init__(
-            f"checkpoints of {strategy} cannot be saved yet: turn checkpointing off, take"
-            ' data_parallel, or save by the program\'s own code in run.on("checkpoint", save)'
-        )
 
 
 class PlanWithoutStrategy(UserError):
@@ -151,7 +151,8 @@ class ResumableRun:
         self.exchanges: dict[str, GradientExchange] = {}  # of models, by name
         self._start = 0  # the first step of this generation
         self._broadcasts: BroadcastValues | None = None
-        self._rank = 0
+        self._share = 0  # of the samples, by which this rank draws
+        self._mesh: RankMesh | None = None  # over which state is divided
         self._is_open = False  # whether checkpoint commands are accepted
         self._is_steady = False  # whether this process has applied a step
         folder, identity = environment.text(environment.DIGESTS_VARIABLE), threadlet.identity
@@ -172,17 +173,22 @@ class ResumableRun:
         options: Mapping[str, Any],
     ) -> nn.Module:
         """Return the model for training on all ranks, and carry its state if it is replicated."""
-        refuse_sharded(name or "the model", model)
+        refuse_unnamed(name or "the model", model)
         wanted: Distributed = DISTRIBUTED(distributed, "distributed")
         compressed = compression_of(compression)
         if is_sharded(wanted.strategy):
             if compressed.enabled:
                 problem = f"is for data_parallel, and this is {wanted.strategy.value}: turn it off"
                 raise SpecError("compression.enabled", problem)
-            return self._divide(model, wanted, plan, options)
+            divided = self._divide(model, wanted, plan, options)
+            self.things.add_model(name, divided)
+            return divided
         if plan is not None:
             raise PlanWithoutStrategy()
         name = self.things.name_of(name)
+        if any(map(is_divided, model.parameters())):  # by the program itself
+            self.things.add_model(name, model)
+            return model
         exchange = self._exchange_of(name, model, compressed) if compressed.enabled else None
         sync = not self._place and not standin.is_on()
         wrapped = Wrapped(model, options, sync, exchange)
@@ -236,14 +242,7 @@ class ResumableRun:
             self.layout = strategies.lay_out(wanted, dist.get_rank() if world > 1 else 0, world)
         elif self.layout.distributed != wanted:
             raise OtherLayout(wanted.strategy.value, self.layout.distributed.strategy.value)
-        if self.saves.settings.enabled:
-            self.refuse_shards()
         return strategies.parallelize(model, self.layout, plan, **options)
-
-    def refuse_shards(self) -> None:
-        """Raise ShardsNotSaved if each rank holds only a part of the model."""
-        if self.layout is not None and self.layout.is_sharded:
-            raise ShardsNotSaved(self.layout.distributed.strategy.value)
 
     @property
     def share(self) -> tuple[int, int]:
@@ -267,8 +266,6 @@ class ResumableRun:
     def configure_checkpoints(self, values: Mapping[str, Any]) -> None:
         """Replace the checkpoint settings of the job by those of the program."""
         self.saves.settings = checkpointing_of(values)
-        if self.saves.settings.enabled:
-            self.refuse_shards()
 
     # The ranks, and their seed.
 
@@ -293,7 +290,7 @@ class ResumableRun:
             if self._seed is None:
                 with standin.unnoticed():
                     seeds = agreement.gather(torch.initial_seed() & (1 << 63) - 1)
-                self._order = 0 if len(set(seeds)) == 1 else self.rank + 1
+                self._order = 0 if len(set(seeds)) == 1 else self.share[0] + 1
                 self._seed = seeds[0] if self._spec.seed is None else self._spec.seed
         return self._seed
 
@@ -313,6 +310,7 @@ class ResumableRun:
         """
         if not self._loops:
             self.things.refuse_sharded()
+            self._mesh = self._find_mesh()
         self._loops += 1
         self._is_extended = is_extended
         self._opening = lambda: open_source(
@@ -329,13 +327,21 @@ class ResumableRun:
         self._source = self._opening()
         if self._found is not None:
             step, self._found = self._restore(self._found), None
-        self._rank = self.rank
+        self._share = self.share[0]
         if self.things and not self._is_open:
             self._open(step)
         if self.live is not None:
             self._watch(self.live)
             self.live.begin(step)
         return deal(self._source, self._is_extended), step
+
+    def _find_mesh(self) -> RankMesh | None:
+        """Return the mesh over which state is divided; None where every rank holds all of it."""
+        if self.layout is not None and self.layout.is_sharded:
+            mesh, rank = self.layout.mesh, self.layout.rank
+            at = {"pp": coordinates(mesh, rank)["pp"]} if mesh.pp > 1 else {}
+            return RankMesh(sizes_of(mesh), rank, at)
+        return divided.mesh_of(self.things, self.rank, self.world_size)
 
     def _opened(self) -> "RankRecovery | None":
         from torchloom.worker.recovery import recovery  # imported on use
@@ -366,12 +372,15 @@ class ResumableRun:
         self.things.begin_step()
         for exchange in self.exchanges.values():
             exchange.begin_step(step)
-        seed_generators(mix("step", self._seed or 0, self._rank, step))
+        seed_generators(mix("step", self._seed or 0, self._share, step))
 
     def save(self, step: int, trigger: str) -> None:
         """Save the state before this step."""
         if self.things:
-            facts = {"optimizer_state": self.things.has_optimizer}
+            facts: dict[str, Any] = {"optimizer_state": self.things.has_optimizer}
+            if self._mesh is not None:
+                chosen = self.layout.distributed.strategy if self.layout is not None else None
+                facts["strategy"] = "sharded" if chosen is None else chosen.value
             self.saves.save(step, trigger, self._capture, facts)
 
     def finish(self, step: int, trigger: str, anyway: bool = False) -> None:
@@ -477,7 +486,7 @@ class ResumableRun:
         if live.loop() > self._loops:
             return None
         self._has_searched = True
-        self._rank = self._threadlet.identity.rank
+        self._share = self._threadlet.identity.rank
         self._open(0, is_alone=True)
         step = live.arrive()
         self._watch(live)
@@ -491,14 +500,21 @@ class ResumableRun:
 
     # Save and restore.
 
-    def _capture(self) -> tuple[State, State]:
+    def _capture(self) -> tuple[State, State, Parts | None]:
         position = self._source.position() if self._source is not None else {}
         self.saves.epoch = int(position.get("epoch", 0))
         where = {"loop": self._loops, "position": position}
+        where["shares_of_samples"] = self.share[1]
         seeds = {"seed": self.seed, "order": self._order}
-        shared = {**self.things.shared(), "knobs": self._threadlet.optimizers.state()}
+        parts: Parts | None = None
+        if self._mesh is None:
+            shared, own = self.things.shared(), self.things.own()
+            shared["names"] = divided.names_of(self.things)
+        else:
+            shared, own, parts = divided.take(self.things, self._mesh)
+        shared["knobs"] = self._threadlet.optimizers.state()
         sent = {name: exchange.state() for name, exchange in self.exchanges.items()}
-        return shared, {**self.things.own(), **where, **seeds, "exchange": sent}
+        return shared, {**own, **where, **seeds, "exchange": sent}, parts
 
     def _find_checkpoint(self) -> None:
         """Find the checkpoint to resume from, once. A collective call."""
@@ -507,14 +523,16 @@ class ResumableRun:
             return
         self._since = time.monotonic()
         report = self._threadlet.event
-        self._found = checkpoints.find(self._place, self.rank, self.world_size, report)
+        self._mesh = self._find_mesh()
+        mesh = None if self._mesh is None else self._mesh.sizes
+        self._found = checkpoints.find(self._place, self.rank, self.world_size, report, mesh)
         if self._found is None:
             self._begin_anew()
         else:
             own = self._found.loaded.own
             self._seed, self._order = int(own["seed"]), int(own["order"])
             if not self._found.loaded.exact_world and self._order:
-                self._order = self.rank + 1
+                self._order = self.share[0] + 1
 
     def _begin_anew(self) -> None:
         why = f"no checkpoint of {self._place.rpartition('/')[0]} is intact"
@@ -530,13 +548,16 @@ class ResumableRun:
         own = dict(loaded.own)
         if not loaded.exact_world:
             own.pop("gradients", None)  # of another set of ranks
-        whys = differences(loaded, self.things, self.world_size)
-        whys += self.things.put_back(loaded.shared, own)
+        mesh = None if self._mesh is None else self._mesh.sizes
+        whys = differences(loaded, self.things, self.world_size, mesh)
+        if self._mesh is None and loaded.parts is None:
+            whys += self.things.put_back(loaded.shared, own)
+        else:
+            whys += divided.put_back(self.things, loaded, self._mesh)
         whys += self._load_exchanges(own.get("exchange", {}), loaded.exact_world)
         if self._source is not None:
-            whys.append(
-                self._source.restore(own["position"], loaded.manifest.world_size, self.world_size)
-            )
+            before = int(own.get("shares_of_samples", loaded.manifest.world_size))
+            whys.append(self._source.restore(own["position"], before, self.share[1]))
         if found.root == self.saves.root:
             self.saves.saved = step
         self.resumed_from = step

@@ -387,9 +387,10 @@ class Run:
         Under `data_parallel` the result has the attributes, the state dict and the parameter names
         of the model, and its forward pass goes through DistributedDataParallel if there are
         several ranks. Checkpoints and live recovery carry its parameters and buffers. The other
-        strategies divide the model in place: each rank holds a part, which is not in checkpoints
-        yet. Move the model to its device and join the ranks first (`init_process_group` or
-        `setup_torch`); create the optimizer afterwards.
+        strategies divide the model in place: each rank holds a part and saves it, and a run with
+        another number of ranks or another mesh resumes from it. Move the model to its device and
+        join the ranks first (`init_process_group` or `setup_torch`); create the optimizer
+        afterwards.
 
         Args:
             model: The module to train.
@@ -504,13 +505,8 @@ class Run:
         self._carried().configure_checkpoints({**when, **kept, "enabled": enabled})
 
     def checkpoint(self) -> None:
-        """Save a checkpoint after the current step. All ranks must call it in the same step.
-
-        Raises:
-            ShardsNotSaved: Each rank holds only a part of the model.
-        """
+        """Save a checkpoint after the current step. All ranks must call it in the same step."""
         resumable = self._carried()
-        resumable.refuse_shards()
         resumable.saves.wanted = True
         if resumable.has_begun and not self._inside:
             resumable.save(self._next, "program")

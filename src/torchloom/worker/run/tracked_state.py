@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchloom.errors import UserError
+from torchloom.worker.run.parts import divided_like, is_divided
 from torchloom.worker.run.rng import TrackedGenerator
 from torchloom.worker.run.wrap import Wrapped, plain, tensors
 
@@ -41,28 +42,27 @@ class OtherProgram(UserError):
 
 
 class ShardedState(UserError):
-    """A model or an optimizer of which each rank holds a part."""
+    """A model or an optimizer that is sharded in a way whose shards have no names."""
 
     code = "sharded_state"
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} is sharded over the ranks (FSDP, DTensor), but run.wrap and run.track carry"
-            " only what every rank holds whole: leave it out of both, and save it by the program's"
-            ' own code in run.on("checkpoint", save)'
+            f"{what} is sharded over the ranks in a way that run.wrap and run.track cannot carry:"
+            ' take FSDP2, by run.wrap(model, strategy="fsdp") or by fully_shard before run.wrap,'
+            " and an ordinary optimizer"
         )
 
 
-_SHARDED = {  # types by the module that defines them; without it there is no object of the type
-    "torch.distributed.tensor": "DTensor",
+_UNNAMED = {  # types by the module that defines them; without it there is no object of the type
     "torch.distributed.fsdp": "FullyShardedDataParallel",
     "torch.distributed.optim": "ZeroRedundancyOptimizer",
 }
 
 
-def refuse_sharded(what: str, *things: Any) -> None:
-    """Raise ShardedState if one of these is, or has a part that is, a share of one rank."""
-    found = ((sys.modules.get(module), kind) for module, kind in _SHARDED.items())
+def refuse_unnamed(what: str, *things: Any) -> None:
+    """Raise ShardedState if one of these has shards of FSDP's first version, or of ZeRO's."""
+    found = ((sys.modules.get(module), kind) for module, kind in _UNNAMED.items())
     kinds = tuple(getattr(module, kind) for module, kind in found if hasattr(module, kind))
     if any(isinstance(part, kinds) for thing in things for part in _parts(thing)):
         raise ShardedState(what)
@@ -72,10 +72,6 @@ def _parts(thing: Any) -> Iterator[Any]:
     yield thing
     if isinstance(thing, nn.Module):
         yield from thing.modules()
-        yield from thing.parameters()
-        yield from thing.buffers()
-    elif isinstance(thing, Optimizer):
-        yield from (each for group in thing.param_groups for each in group["params"])
 
 
 class TrackedState:
@@ -87,6 +83,7 @@ class TrackedState:
 
     def __init__(self) -> None:
         self.models: dict[str, Wrapped] = {}
+        self.divided: dict[str, nn.Module] = {}  # models of which each rank has a part
         self.tracked: dict[str, Any] = {}
         self._stepped = True
         self._adds_up = False  # whether gradients of earlier steps count in this one
@@ -95,7 +92,7 @@ class TrackedState:
         self._alike: frozenset[str] | None = None  # tracked objects that are equal on every rank
 
     def __bool__(self) -> bool:
-        return bool(self.models or self.tracked)
+        return bool(self.models or self.divided or self.tracked)
 
     @property
     def has_optimizer(self) -> bool:
@@ -108,16 +105,24 @@ class TrackedState:
 
     def name_of(self, name: str) -> str:
         """Return the name of a new model; without one it is `model`, `model2` and so on."""
-        count = len(self.models) + 1
+        count = len(self.models) + len(self.divided) + 1
         name = name or ("model" if count == 1 else f"model{count}")
-        if name in self.models:
+        if name in self.modules():
             raise BadTrackedState(f"there is already a model {name!r}: give run.wrap another name")
         return name
 
-    def add_model(self, name: str, model: Wrapped) -> None:
+    def add_model(self, name: str, model: nn.Module) -> None:
         """Add a model; without a name it gets one."""
-        self.models[self.name_of(name)] = model
+        name = self.name_of(name)
+        if isinstance(model, Wrapped):
+            self.models[name] = model
+        else:
+            self.divided[name] = model
         self._alike = None
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Return all models by name, without DDP."""
+        return {**{name: model.module for name, model in self.models.items()}, **self.divided}
 
     def track(self, things: Mapping[str, Any]) -> None:
         """Add generators, and objects that have `state_dict` and `load_state_dict`."""
@@ -132,7 +137,9 @@ class TrackedState:
                     f"{name} is a {type(thing).__name__} without state_dict and load_state_dict:"
                     " give it both, or leave it out"
                 )
-            refuse_sharded(name, thing)
+            if thing in self.divided.values():
+                raise BadTrackedState(f"{name} is tracked by run.wrap already: leave it out")
+            refuse_unnamed(name, thing)
             if self.tracked.get(name, thing) is not thing:
                 raise _taken(name)
             if isinstance(thing, Optimizer) and name not in self.tracked:
@@ -148,11 +155,13 @@ class TrackedState:
         self._alike = None
 
     def refuse_sharded(self) -> None:
-        """Raise ShardedState if something has been sharded since, or has a sharded state."""
+        """Raise ShardedState if something has been sharded since, in a way that is not carried."""
         for name, model in self.models.items():
-            refuse_sharded(name, model.module)
+            refuse_unnamed(name, model.module)
+            if any(map(is_divided, model.module.parameters())):  # beneath DDP
+                raise ShardedState(name)
         for name, thing in self.tracked.items():
-            refuse_sharded(name, thing, *_own_tensors(thing))
+            refuse_unnamed(name, thing)
 
     def begin_step(self) -> None:
         """Begin to record whether an optimizer steps in this step."""
@@ -182,18 +191,25 @@ class TrackedState:
 
     def shared(self) -> State:
         """Return the state that is equal on every rank."""
-        models = {name: dict(_parameters(model)) for name, model in self.models.items()}
+        modules = self.modules().items()
+        models = {name: dict(module.named_parameters()) for name, module in modules}
         return {"models": models, "tracked": self._states(True)}
 
     def own(self) -> State:
         """Return the state of this rank alone, with gradients that are accumulated over steps."""
-        buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
-        shares = {name: model.shares_buffers for name, model in self.models.items()}
-        own = {"buffers": buffers, "shares": shares, "tracked": self._states(False)}
+        return {**self.own_of_models(), "tracked": self._states(False)}
+
+    def own_of_models(self) -> State:
+        """Return what this rank alone has of the models."""
+        modules = self.modules()
+        own: State = {
+            "buffers": {name: dict(module.named_buffers()) for name, module in modules.items()},
+            "shares": {name: model.shares_buffers for name, model in self.models.items()},
+        }
         if self.has_optimizer and not self._stepped:
             own["gradients"] = {
-                name: {key: p.grad for key, p in _parameters(model) if p.grad is not None}
-                for name, model in self.models.items()
+                name: {key: p.grad for key, p in module.named_parameters() if p.grad is not None}
+                for name, module in modules.items()
             }
         return own
 
@@ -236,25 +252,40 @@ class TrackedState:
 
     def put_back(self, shared: State, own: State) -> list[str]:
         """Load a checkpoint; return which tracked objects are not in it."""
-        for name, model in self.models.items():
-            _fill(name, dict(_parameters(model)), shared["models"].get(name))
-            _fill(name, dict(_buffers(model)), own["buffers"].get(name))
-            model.shares_buffers = own["shares"][name]
-            gradients = own.get("gradients", {}).get(name, {})
-            for key, parameter in _parameters(model):
-                kept = gradients.get(key)
-                parameter.grad = None if kept is None else kept.to(parameter.device)
+        for name, module in self.modules().items():
+            _fill(name, dict(module.named_parameters()), shared["models"].get(name))
+            self.put_back_own(name, own)
         saved = {**shared["tracked"], **own["tracked"]}
         for name, thing in self.tracked.items():
             if name in saved:
                 thing.load_state_dict(saved[name])
-        self._stepped = "gradients" not in own
+        self.has_put_back(own)
         return [f"{name} is not in the checkpoint" for name in self.tracked if name not in saved]
+
+    def put_back_own(self, name: str, own: State) -> None:
+        """Load what this rank alone had of a model: buffers, and accumulated gradients."""
+        module = self.modules()[name]
+        here, there = dict(module.named_buffers()), own["buffers"].get(name)
+        if there is not None and name in self.divided:  # a stage has some of them only
+            there = {key: there[key] for key in here if key in there}
+        _fill(name, here, there)
+        if name in self.models:
+            self.models[name].shares_buffers = own["shares"].get(name, True)
+        gradients = own.get("gradients", {}).get(name, {})
+        for key, parameter in module.named_parameters():
+            kept = gradients.get(key)
+            if kept is not None and is_divided(parameter):
+                kept = divided_like(parameter, kept)
+            parameter.grad = None if kept is None else kept.to(parameter.device)
+
+    def has_put_back(self, own: State) -> None:
+        """Note whether a step has to be completed with gradients that were accumulated before."""
+        self._stepped = "gradients" not in own
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every tensor of models and optimizers, by name."""
-        for name, model in self.models.items():
-            for key, tensor in (*_parameters(model), *_buffers(model)):
+        for name, module in self.modules().items():
+            for key, tensor in (*module.named_parameters(), *module.named_buffers()):
                 yield f"{name}.{key}", tensor
         for name, thing in self.tracked.items():
             if isinstance(thing, Optimizer):
@@ -265,7 +296,7 @@ class TrackedState:
 
     def devices(self) -> set[str]:
         """Return the device types of the models."""
-        parts = (p for model in self.models.values() for _, p in _parameters(model))
+        parts = (part for module in self.modules().values() for part in module.parameters())
         return {part.device.type for part in parts}
 
     def _states(self, shared: bool) -> State:
@@ -309,16 +340,6 @@ def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
 
 def _taken(name: str) -> BadTrackedState:
     return BadTrackedState(f"another object is tracked as {name!r}: choose another name")
-
-
-def _own_tensors(thing: Any) -> tuple[Tensor, ...]:
-    """Return the tensors in the state of an object that is not one of torch's kinds."""
-    if isinstance(thing, (*_COMMON, nn.Module)):
-        return ()
-    try:
-        return tuple(tensors(plain(thing.state_dict())))
-    except Exception:  # it has no state yet; saving it will say why
-        return ()
 
 
 def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | None) -> None:

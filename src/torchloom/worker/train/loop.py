@@ -11,7 +11,7 @@ from torch import nn
 import torchloom as loom
 from torchloom.specs.jobspec import JobSpec, Knob
 from torchloom.specs.jobspec_shape import job_to_dict
-from torchloom.specs.mesh import is_sharded, sizes_of
+from torchloom.specs.mesh import sizes_of
 from torchloom.worker import dist as ranks
 from torchloom.worker.run.run import Run
 from torchloom.worker.train.adapter import WorkerPlan
@@ -35,8 +35,7 @@ def train(spec: JobSpec) -> "Summary":
     batches = adapter.build_dataloader(spec, share, shares)
     held_out = adapter.build_evaluation(spec, share, shares)
     state = adapter.begin(spec, model, hyper.epochs * len(batches), run.config)
-    if not is_sharded(spec.distributed.strategy):
-        run.track(optimizer=state.optimizer, scaler=state.scaler)
+    run.track(optimizer=state.optimizer, scaler=state.scaler)
 
     pace = StepPace(shares)
     last: dict[str, Any] = {}

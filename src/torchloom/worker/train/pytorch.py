@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from torchloom.errors import UserError
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
@@ -21,7 +22,7 @@ from torchloom.worker import dist as ranks
 from torchloom.worker import environment
 from torchloom.worker.dist import strategies
 from torchloom.worker.dist.pipeline import Pipeline
-from torchloom.worker.run.tracked_state import ShardedState, refuse_sharded
+from torchloom.worker.run.parts import is_divided
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
 from torchloom.worker.train.data import (
@@ -46,6 +47,18 @@ START = 1 / 25  # of the peak
 END = START / 1e4
 _VIEW = "FSDP2-wrapped module .* returned a view"  # which this loop does not change in place
 _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class DividedModel(UserError):
+    """One rank alone cannot write down a model of which it has a part."""
+
+    code = "divided_model"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "each rank holds a part of the model: save it by checkpoints of the run, and write it"
+            " to one file by `loom checkpoint export`"
+        )
 
 
 def loss_of(module: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -259,9 +272,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
 
     def serialize_state(self, state: TorchState) -> bytes:
         """Return job, weights, optimizer and position; loading it runs no code."""
-        refuse_sharded("the model", state.module)
-        if isinstance(state.model, Pipeline):
-            raise ShardedState("the model")
+        if any(map(is_divided, state.module.parameters())) or isinstance(state.model, Pipeline):
+            raise DividedModel()
         content = {
             "spec": job_to_dict(state.spec),
             "steps": state.steps,
