@@ -6,8 +6,8 @@ import pytest
 
 import torchloom.specs
 from torchloom.components import dist, finder
-from torchloom.components.torchx_names import MODULES, torchx_names
 from torchloom.specs import api, builders, file_linter
+from torchloom.torchx.names import MODULES, torchx_names
 
 
 def torchx_modules() -> dict[str, ModuleType]:
