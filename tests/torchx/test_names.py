@@ -73,9 +73,9 @@ def test_a_star_import_brings_what_the_module_names() -> None:
 def test_what_has_no_counterpart_says_so() -> None:
     with (
         torchx_names(),
-        pytest.raises(ModuleNotFoundError, match=r"no counterpart of 'torchx\.tracker'"),
+        pytest.raises(ModuleNotFoundError, match=r"no counterpart of 'torchx\.cli'"),
     ):
-        importlib.import_module("torchx.tracker")
+        importlib.import_module("torchx.cli")
 
 
 def test_a_real_torchx_is_put_aside_and_comes_back_untouched(

@@ -36,6 +36,10 @@ _SERVED = {  # module of TorchX: where torchloom has its names
     "specs.named_resources_aws": "specs.sizes.aws",
     "specs.named_resources_generic": "specs.sizes.generic",
     "specs.overlays": "specs.overlays",
+    "tracker": "torchx.tracker",
+    "tracker.api": "torchx.tracker",
+    "tracker.backend": "torchx",
+    "tracker.backend.fsspec": "torchx.fsspec_tracker",
 }
 MODULES = {
     f"torchx.{theirs}".rstrip("."): f"torchloom.{ours}".rstrip(".")

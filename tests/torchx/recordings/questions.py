@@ -6,6 +6,7 @@ All is imported as `torchx...`: the real one when `record_torchx.py` asks, torch
 import dataclasses
 import enum
 import json
+import os
 import sys
 import tempfile
 import warnings
@@ -43,6 +44,7 @@ def ask() -> dict[str, Any]:
         "opts": structured_opts(),
         "resources": resources(),
         "plugins": plugins(),
+        "tracker": tracker(),
     }
 
 
@@ -362,4 +364,76 @@ def plugins() -> dict[str, Any]:
     for name in set(vars(here)) - before:
         delattr(here, name)
     del option_classes._plugin_type, option_classes._plugin_name  # type: ignore[attr-defined]
+    return answers
+
+
+def tracker() -> dict[str, Any]:
+    api: Any = import_module("torchx.tracker.api")
+    backend: Any = import_module("torchx.tracker.backend.fsspec")
+    top: Any = import_module("torchx.tracker")
+    one, two = "local://torchx/a b", "slurm://s/2"
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name, "root")
+        root.mkdir()
+        config = Path(name, "config")
+
+        def made(text: str) -> Any:
+            config.write_text(text)
+            return backend.create(str(config))
+
+        kept = made(f"# kept here\nprotocol=file\nroot_path={root}\nauto_mkdir=1\n")
+        run = api.AppRun(one, [kept])
+        run.add_metadata(lr=0.1, name="x")
+        run.add_metadata(lr=0.2, deep={"a": [1]})
+        run.add_artifact("model", "/m.pt", {"step": 3})
+        run.add_artifact("log", "/l")
+        api.AppRun(two, [kept]).add_source(one, "model")
+        api.AppRun(two, [kept]).add_source(one, "data")
+        api.AppRun(two, [kept]).add_source(one, "data")
+        api.AppRun(two, [kept]).add_source("s3://else")
+        empty = api.AppRun("none", [])
+        empty.add_metadata(a=1)
+        os.environ.update(
+            TORCHX_TRACKERS="fsspec,no_such_tracker",
+            TORCHX_TRACKER_FSSPEC_CONFIG=str(config),
+            TORCHX_JOB_ID="local://s/env",
+            TORCHX_PARENT_RUN_ID=one,
+        )
+        from_env = top.app_run_from_env()
+        answers = {
+            "metadata": [kept.metadata(one), kept.metadata(two)],
+            "artifacts": {key: dataclasses.asdict(e) for key, e in kept.artifacts(one).items()},
+            "sources": sorted(map(str, map(dataclasses.astuple, kept.sources(two)))),
+            "filtered": [dataclasses.astuple(e) for e in kept.sources(two, "data")],
+            "run_sources": sorted(
+                f"{e.parent.id} {e.artifact_name}" for e in api.AppRun(two, [kept]).sources()
+            ),
+            "run_ids": sorted(kept.run_ids()),
+            "of_parent": sorted(kept.run_ids(parent_run_id=one)),
+            "lineage": attempt(lambda: kept.lineage(two) and None),
+            "empty": [list(empty.sources()), empty.job_id()],
+            "environment": [
+                from_env.id,
+                len(list(from_env.backends)),
+                from_env is api.AppRun.run_from_env(),
+                api.tracker_config_env_var_name("my_one"),
+                [e.parent.id for e in from_env.sources()],
+            ],
+            "files": sorted(
+                str(file.relative_to(root).parent) for file in root.rglob("*") if file.is_file()
+            ),
+            "bad": [
+                attempt(lambda text=text: made(text))  # type: ignore[misc]
+                for text in ("", "protocol=file\n", f"protocol=file\nroot_path={root}\na.=1\n")
+            ],
+            "classes": [
+                api.TrackerSource("a", None) == api.TrackerSource("a", None),
+                dataclasses.asdict(api.TrackerArtifact("a", "b", None)),
+                [field.name for field in dataclasses.fields(api.AppRunTrackableSource)],
+                sorted(api.TrackerBase.__abstractmethods__),
+            ],
+        }
+        for key in [key for key in os.environ if key.startswith("TORCHX_")]:
+            del os.environ[key]
+    api.AppRun.run_from_env.cache_clear()
     return answers
