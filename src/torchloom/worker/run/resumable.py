@@ -19,6 +19,7 @@ from torchloom.specs.jobspec_shape import (
     COMPRESSION,
     DISTRIBUTED,
     K_KNOB,
+    SYNC_KNOB,
     section_problems,
     with_defaults,
 )
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from torchloom.worker.recovery.recovery import RankRecovery
     from torchloom.worker.run.exchange import GradientExchange
 
+MOST_LOCAL = 1 << 30  # steps between two exchanges of weights
+_LOCAL = "its weights differ from those of other ranks between two exchanges (sync_every)"
 LEAST_SHARE = 1e-6  # of gradients that are sent
 _FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
 
@@ -150,6 +153,7 @@ class ResumableRun:
         self.unfit = ""
         self.exchanges: dict[str, GradientExchange] = {}  # of models, by name
         self._start = 0  # the first step of this generation
+        self._counted = -2  # the last step that began, where ranks step by themselves
         self._broadcasts: BroadcastValues | None = None
         self._rank = 0
         self._is_open = False  # whether checkpoint commands are accepted
@@ -183,11 +187,32 @@ class ResumableRun:
         if plan is not None:
             raise PlanWithoutStrategy()
         name = self.things.name_of(name)
-        exchange = self._exchange_of(name, model, compressed) if compressed.enabled else None
         sync = not self._place and not standin.is_on()
+        if compressed.sync_every is not None and compressed.enabled:
+            return self._wrap_local(name, model, with_defaults(compressed), options, sync)
+        exchange = self._exchange_of(name, model, compressed) if compressed.enabled else None
         wrapped = Wrapped(model, options, sync, exchange)
         self.things.add_model(name, wrapped)
         return wrapped
+
+    def _wrap_local(
+        self,
+        name: str,
+        model: nn.Module,
+        given: Compression,
+        options: Mapping[str, Any],
+        sync: bool,
+    ) -> nn.Module:
+        """Return a model whose weights are exchanged now and then, instead of its gradients."""
+        from torchloom.worker.run.exchange import WeightExchange  # imported on use
+
+        if not dist.is_initialized() and int(environment.text("WORLD_SIZE") or 1) > 1:
+            raise NoGroup()
+        every = self._knob(SYNC_KNOB, given.sync_every, 1, MOST_LOCAL)
+        outer = self.things.outer[name] = WeightExchange(model, given, every)
+        outer.start(is_sent=sync)
+        self.things.add_model(name, Wrapped(model, options, sync, is_local=True))
+        return self.things.models[name]
 
     def _exchange_of(
         self, name: str, model: nn.Module, given: Compression
@@ -334,7 +359,7 @@ class ResumableRun:
             self._open(step)
         if self.live is not None:
             self._watch(self.live)
-            self.live.begin(step)
+            self.live.begin(step, _LOCAL if self.things.outer else "")
         return deal(self._source, self._is_extended), step
 
     def _opened(self) -> "RankRecovery | None":
@@ -354,6 +379,7 @@ class ResumableRun:
         """Before a step: save if a checkpoint is due, and seed the generators for the step."""
         if not self.things:
             return
+        self._count_local(step)
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
         self._step_log.note(step, self.things, self._source)
@@ -368,6 +394,12 @@ class ResumableRun:
             exchange.begin_step(step)
         seed_generators(mix("step", self._seed or 0, self._rank, step))
 
+    def _count_local(self, step: int) -> None:
+        """Count the step that has just been completed, if any, where ranks step by themselves."""
+        is_done, self._counted = self._counted == step - 1, step
+        for outer in self.things.outer.values() if is_done else ():
+            outer.passed()
+
     def save(self, step: int, trigger: str) -> None:
         """Save the state before this step."""
         if self.things:
@@ -378,6 +410,9 @@ class ResumableRun:
         """End a loop: save the last checkpoint and wait until it is written."""
         if not self.things:
             return
+        self._count_local(step)
+        for outer in self.things.outer.values() if trigger == "end" else ():
+            outer.finish()
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
         self._step_log.note(step, self.things, self._source)
@@ -521,6 +556,8 @@ class ResumableRun:
         sys.stderr.write(f"loom: {why}: the run begins at step 0\n")
         for model in self.things.models.values():
             model.rebuild(sync=True)
+        for outer in self.things.outer.values():
+            outer.start(is_sent=True)
         self._report_restored(0, "", why)
         self._place = ""
 
@@ -530,6 +567,7 @@ class ResumableRun:
         own = dict(loaded.own)
         if not loaded.exact_world:
             own.pop("gradients", None)  # of another set of ranks
+            own.pop("local", None)
         whys = differences(loaded, self.things, self.world_size)
         whys += self.things.put_back(loaded.shared, own)
         whys += self._load_exchanges(own.get("exchange", {}), loaded.exact_world)

@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchloom.errors import UserError
 from torchloom.worker.run.rng import TrackedGenerator
 from torchloom.worker.run.wrap import Wrapped, plain, tensors
+
+if TYPE_CHECKING:
+    from torchloom.worker.run.exchange import WeightExchange
 
 _COMMON = (Optimizer, LRScheduler, GradScaler)
 
@@ -88,6 +91,7 @@ class TrackedState:
     def __init__(self) -> None:
         self.models: dict[str, Wrapped] = {}
         self.tracked: dict[str, Any] = {}
+        self.outer: dict[str, WeightExchange] = {}  # of models whose weights differ among ranks
         self._stepped = True
         self._adds_up = False  # whether gradients of earlier steps count in this one
         self._is_touched = False  # whether an optimizer began to step in this one
@@ -183,13 +187,16 @@ class TrackedState:
     def shared(self) -> State:
         """Return the state that is equal on every rank."""
         models = {name: dict(_parameters(model)) for name, model in self.models.items()}
-        return {"models": models, "tracked": self._states(True)}
+        models |= {name: outer.weights() for name, outer in self.outer.items()}
+        steps = {name: outer.state() for name, outer in self.outer.items()}
+        return {"models": models, "tracked": self._states(True), "outer": steps}
 
     def own(self) -> State:
         """Return the state of this rank alone, with gradients that are accumulated over steps."""
         buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
         shares = {name: model.shares_buffers for name, model in self.models.items()}
         own = {"buffers": buffers, "shares": shares, "tracked": self._states(False)}
+        own["local"] = {name: outer.local() for name, outer in self.outer.items()}
         if self.has_optimizer and not self._stepped:
             own["gradients"] = {
                 name: {key: p.grad for key, p in _parameters(model) if p.grad is not None}
@@ -237,7 +244,11 @@ class TrackedState:
     def put_back(self, shared: State, own: State) -> list[str]:
         """Load a checkpoint; return which tracked objects are not in it."""
         for name, model in self.models.items():
-            _fill(name, dict(_parameters(model)), shared["models"].get(name))
+            weights = shared["models"].get(name)
+            if name in self.outer and weights is not None:
+                self.outer[name].load(weights, shared.get("outer", {}).get(name))
+                weights = own.get("local", {}).get(name, weights)
+            _fill(name, dict(_parameters(model)), weights)
             _fill(name, dict(_buffers(model)), own["buffers"].get(name))
             model.shares_buffers = own["shares"][name]
             gradients = own.get("gradients", {}).get(name, {})
@@ -272,7 +283,7 @@ class TrackedState:
         return {
             name: plain(thing.state_dict())
             for name, thing in self.tracked.items()
-            if isinstance(thing, Optimizer | LRScheduler) is shared
+            if isinstance(thing, LRScheduler if self.outer else Optimizer | LRScheduler) is shared
         }
 
     def _given(self, by_peers: bool) -> State:
