@@ -44,7 +44,7 @@ from torchloom.worker.threadlet.threadlet import Threadlet
 if TYPE_CHECKING:
     from torchloom.worker.dist.strategies import ParallelLayout, Plan
     from torchloom.worker.recovery.recovery import RankRecovery
-    from torchloom.worker.run.exchange import GradientExchange
+    from torchloom.worker.run.exchange import GradientExchange, PlannedMean
 
 MOST_LOCAL = 1 << 30  # steps between two exchanges of weights
 _LOCAL = "its weights differ from those of other ranks between two exchanges (sync_every)"
@@ -152,6 +152,7 @@ class ResumableRun:
         self.layout: ParallelLayout | None = None  # of a strategy that divides the model
         self.unfit = ""
         self.exchanges: dict[str, GradientExchange] = {}  # of models, by name
+        self._planned: PlannedMean | None = None  # how gradients are added up over hosts
         self._start = 0  # the first step of this generation
         self._counted = -2  # the last step that began, where ranks step by themselves
         self._broadcasts: BroadcastValues | None = None
@@ -190,7 +191,9 @@ class ResumableRun:
         sync = not self._place and not standin.is_on()
         if compressed.sync_every is not None and compressed.enabled:
             return self._wrap_local(name, model, with_defaults(compressed), options, sync)
-        exchange = self._exchange_of(name, model, compressed) if compressed.enabled else None
+        exchange: GradientExchange | PlannedMean | None = self._planned_mean()
+        if compressed.enabled:
+            exchange = self._exchange_of(name, model, compressed)
         wrapped = Wrapped(model, options, sync, exchange)
         self.things.add_model(name, wrapped)
         return wrapped
@@ -213,6 +216,28 @@ class ResumableRun:
         outer.start(is_sent=sync)
         self.things.add_model(name, Wrapped(model, options, sync, is_local=True))
         return self.things.models[name]
+
+    def _planned_mean(self) -> "PlannedMean | None":
+        """Return how gradients are added up where several hosts have several ranks each."""
+        identity, near = self._threadlet.identity, environment.text("LOCAL_WORLD_SIZE")
+        if not (near.isdecimal() and 1 < int(near) < identity.world_size):
+            return None
+        if self._planned is None:
+            from torchloom.worker.run.exchange import PlannedMean  # imported on use
+
+            self._planned = PlannedMean()
+        return self._planned
+
+    def _choose_plan(self, before: State | None) -> None:
+        """Decide, at the first step of a run, how gradients are added up. A collective call."""
+        planned = self._planned
+        if planned is None or planned.plan is not None or not agreement.together():
+            return
+        facts = planned.choose(self._threadlet.identity.node, before)
+        if facts and self.rank == 0:
+            if planned.why:
+                facts |= {"exact": False, "why": f"not bit-exact: {planned.why}"}
+            self._threadlet.event("all_reduce", facts)
 
     def _exchange_of(
         self, name: str, model: nn.Module, given: Compression
@@ -351,6 +376,7 @@ class ResumableRun:
             self._find_checkpoint()
         if self._found is not None and self._found.loaded.own["loop"] > self._loops:
             return None
+        self._choose_plan(None if self._found is None else self._found.loaded.shared.get("reduce"))
         self._source = self._opening()
         if self._found is not None:
             step, self._found = self._restore(self._found), None
@@ -403,7 +429,9 @@ class ResumableRun:
     def save(self, step: int, trigger: str) -> None:
         """Save the state before this step."""
         if self.things:
-            facts = {"optimizer_state": self.things.has_optimizer}
+            facts: dict[str, Any] = {"optimizer_state": self.things.has_optimizer}
+            if plan := self._plan_state():
+                facts["versions"] = {"all_reduce": plan["way"]}
             self.saves.save(step, trigger, self._capture, facts)
 
     def finish(self, step: int, trigger: str, anyway: bool = False) -> None:
@@ -452,7 +480,11 @@ class ResumableRun:
         """Return the state that a joining rank can get from any peer."""
         seeds = {"seed": self.seed, "is_mixed": bool(self._order)}
         rest = {"orders": self._threadlet.orders(), "saves": self.saves.state(), **seeds}
-        return {**self.things.common(), **rest}
+        return {**self.things.common(), **rest, "reduce": self._plan_state()}
+
+    def _plan_state(self) -> State | None:
+        planned = self._planned
+        return None if planned is None or planned.plan is None else planned.plan.state()
 
     def private(self) -> State:
         """Return the state that only this rank has."""
@@ -467,6 +499,8 @@ class ResumableRun:
         if common is not None:
             self.things.take_common(common)
             self._seed = int(common["seed"])
+            if self._planned is not None and common["reduce"] is not None:
+                self._planned.take(common["reduce"])
             self._order = self._threadlet.identity.rank + 1 if common["is_mixed"] else 0
             if self._source is None:
                 self._threadlet.catch_up(start, common["orders"])
@@ -532,6 +566,8 @@ class ResumableRun:
         where = {"loop": self._loops, "position": position}
         seeds = {"seed": self.seed, "order": self._order}
         shared = {**self.things.shared(), "knobs": self._threadlet.optimizers.state()}
+        if plan := self._plan_state():
+            shared["reduce"] = plan
         sent = {name: exchange.state() for name, exchange in self.exchanges.items()}
         return shared, {**self.things.own(), **where, **seeds, "exchange": sent}
 

@@ -19,7 +19,7 @@ from torchloom.worker import environment
 from torchloom.worker.run.rng import RngSource
 
 if TYPE_CHECKING:
-    from torchloom.worker.run.exchange import GradientExchange
+    from torchloom.worker.run.exchange import GradientExchange, PlannedMean
 
 PASSES = 2
 _SYNC = "require_backward_grad_sync"
@@ -89,7 +89,7 @@ class Wrapped(nn.Module):
 
     module: nn.Module
     _joined: DistributedDataParallel | None
-    _exchange: "GradientExchange | None"
+    _exchange: "GradientExchange | PlannedMean | None"
     _is_local: bool
 
     def __init__(
@@ -97,7 +97,7 @@ class Wrapped(nn.Module):
         module: nn.Module,
         options: Mapping[str, Any],
         sync: bool,
-        exchange: "GradientExchange | None" = None,
+        exchange: "GradientExchange | PlannedMean | None" = None,
         is_local: bool = False,
     ) -> None:
         super().__init__()
