@@ -1,7 +1,8 @@
-"""How the ranks of a replicated model exchange gradients: compressed, in DDP's communication hook.
+"""What the ranks of a replicated model exchange: gradients in fewer bytes, or weights less often.
 
-An exchange outlives DDP, which is built anew for each generation. What it has not sent is part of
-the state of its rank: checkpoints and live recovery carry it.
+Gradients are compressed in DDP's communication hook. The exchange outlives DDP, which is built anew
+for each generation. What it has not sent is part of the state of its rank: checkpoints and live
+recovery carry it.
 """
 
 import weakref
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import xxhash
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.optim import Adam, Optimizer
@@ -26,6 +28,8 @@ from torchloom.worker.dist.compression import (
     mean_of,
     split_by,
 )
+from torchloom.worker.dist.hierarchy import FLAT, ReducePlan, choose
+from torchloom.worker.run.agreement import gather, together
 
 State = dict[str, Any]
 _FIRST, _SECOND = "exp_avg", "exp_avg_sq"  # moments of Adam
@@ -274,3 +278,125 @@ class FrozenAdam:
                 state[_SECOND].mul_(frozen / second)
                 parameter.grad.zero_()
         self._momenta.clear()
+
+
+class PlannedMean:
+    """The communication hook of ranks on several hosts: whole gradients, added up by a plan."""
+
+    def __init__(self) -> None:
+        self.is_idle = False
+        self.plan: ReducePlan | None = None  # until the first step of the run
+        self.why = ""  # why another plan than that of the checkpoint is used
+
+    def exchanged(self, bucket: GradientBucket) -> Any:
+        """Return a future of the mean of a bucket's gradients."""
+        if self.plan is None or self.plan.way == FLAT or self.is_idle:
+            return _WHOLE(dist.group.WORLD, bucket)
+        flat = bucket.buffer().div_(dist.get_world_size())
+        self.plan.sum(flat)
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(flat)
+        return done
+
+    def drop(self) -> None:
+        """Nothing of it belongs to a step."""
+
+    def take(self, state: State) -> None:
+        """Add up as the run did before, or as the other ranks do."""
+        self.plan = ReducePlan(str(state["way"]), tuple(state["hosts"]))
+
+    def choose(self, node: str, before: State | None) -> dict[str, Any]:
+        """Use the plan of a checkpoint, or measure; return what to report. A collective call."""
+        world = dist.get_world_size()
+        if before is not None and len(before["hosts"]) == world:
+            self.take(before)
+            return {}
+        hosts = gather(xxhash.xxh3_64_intdigest(node.encode()) >> 1)
+        self.plan, seconds = choose(hosts, torch.device("cpu"))
+        if before is not None:
+            self.why = f"all-reduce of {len(before['hosts'])} ranks was planned, these are {world}"
+        times = {f"{way}_ms": round(1000 * taken, 3) for way, taken in seconds.items()}
+        return {"way": self.plan.way, "hosts": len(set(hosts)), "ranks": world, **times}
+
+
+class WeightExchange:
+    """Local steps, and every so many of them an outer step of all ranks (local SGD, DiLoCo).
+
+    The outer gradient is the mean way of all ranks from the weights of the last exchange; the outer
+    optimizer is SGD with Nesterov momentum. Between two exchanges weights differ among the ranks.
+    """
+
+    def __init__(self, module: nn.Module, options: Compression, every: Callable[[], int]) -> None:
+        self._module = module
+        self._options = options
+        self._every = every
+        self._done = 0  # steps since the last exchange
+        self._anchors: dict[str, Tensor] = {}
+        self._momenta: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def start(self, is_sent: bool) -> None:
+        """Begin with these weights; with those of rank 0 if they are sent."""
+        if is_sent and together():
+            for tensor in (*self._module.parameters(), *self._module.buffers()):
+                dist.broadcast(tensor, src=0)
+        self._anchors = {name: each.clone() for name, each in self._trained()}
+        self._momenta = {name: torch.zeros_like(each) for name, each in self._trained()}
+        self._done = 0
+
+    def passed(self) -> None:
+        """Count a step of this rank; exchange weights if that is due."""
+        self._done += 1
+        if self._done >= self._every():
+            self._exchange()
+
+    def finish(self) -> None:
+        """Exchange the last weights, so that all ranks end with the same."""
+        if self._done:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        self._done = 0
+        way = torch.cat([(self._anchors[name] - each).flatten() for name, each in self._trained()])
+        if together():
+            dist.all_reduce(way)
+            way.div_(dist.get_world_size())
+        rate, keeps = self._options.outer_lr or 0.0, self._options.outer_momentum or 0.0
+        sizes = [each.numel() for _, each in self._trained()]
+        for (name, weight), part in zip(self._trained(), torch.split(way, sizes), strict=True):
+            gradient = part.view_as(weight)
+            momentum = self._momenta[name].mul_(keeps).add_(gradient)
+            weight.copy_(self._anchors[name]).sub_(gradient.add(momentum, alpha=keeps), alpha=rate)
+            self._anchors[name].copy_(weight)
+        if together():
+            for buffer in self._module.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights of the last exchange, which are equal on every rank."""
+        return {name: self._anchors.get(name, each) for name, each in self._named()}
+
+    def local(self) -> dict[str, Tensor]:
+        """Return the weights of this rank."""
+        return dict(self._named())
+
+    def state(self) -> State:
+        """Return the state of the outer optimizer, which is equal on every rank."""
+        return {"momenta": dict(self._momenta), "done": self._done}
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], state: State | None) -> None:
+        """Continue from an exchange of a checkpoint; without a state as if it were the first."""
+        self.start(is_sent=False)
+        for name, anchor in self._anchors.items():
+            anchor.copy_(weights[name])
+            if state is not None:
+                self._momenta[name].copy_(state["momenta"][name])
+        self._done = 0 if state is None else int(state["done"])
+
+    def _named(self) -> Iterable[tuple[str, Tensor]]:
+        return self._module.named_parameters()
+
+    def _trained(self) -> list[tuple[str, Tensor]]:
+        return [(name, each) for name, each in self._named() if each.requires_grad]

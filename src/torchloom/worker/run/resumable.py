@@ -19,6 +19,7 @@ from torchloom.specs.jobspec_shape import (
     COMPRESSION,
     DISTRIBUTED,
     K_KNOB,
+    SYNC_KNOB,
     section_problems,
     with_defaults,
 )
@@ -44,8 +45,10 @@ from torchloom.worker.threadlet.threadlet import Threadlet
 if TYPE_CHECKING:
     from torchloom.worker.dist.strategies import ParallelLayout, Plan
     from torchloom.worker.recovery.recovery import RankRecovery
-    from torchloom.worker.run.exchange import GradientExchange
+    from torchloom.worker.run.exchange import GradientExchange, PlannedMean
 
+MOST_LOCAL = 1 << 30  # steps between two exchanges of weights
+_LOCAL = "its weights differ from those of other ranks between two exchanges (sync_every)"
 LEAST_SHARE = 1e-6  # of gradients that are sent
 _FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
 
@@ -149,7 +152,9 @@ class ResumableRun:
         self.layout: ParallelLayout | None = None  # of a strategy that divides the model
         self.unfit = ""
         self.exchanges: dict[str, GradientExchange] = {}  # of models, by name
+        self._planned: PlannedMean | None = None  # how gradients are added up over hosts
         self._start = 0  # the first step of this generation
+        self._counted = -2  # the last step that began, where ranks step by themselves
         self._broadcasts: BroadcastValues | None = None
         self._share = 0  # of the samples, by which this rank draws
         self._mesh: RankMesh | None = None  # over which state is divided
@@ -189,11 +194,56 @@ class ResumableRun:
         if any(map(is_divided, model.parameters())):  # by the program itself
             self.things.add_model(name, model)
             return model
-        exchange = self._exchange_of(name, model, compressed) if compressed.enabled else None
         sync = not self._place and not standin.is_on()
+        if compressed.sync_every is not None and compressed.enabled:
+            return self._wrap_local(name, model, with_defaults(compressed), options, sync)
+        exchange: GradientExchange | PlannedMean | None = self._planned_mean()
+        if compressed.enabled:
+            exchange = self._exchange_of(name, model, compressed)
         wrapped = Wrapped(model, options, sync, exchange)
         self.things.add_model(name, wrapped)
         return wrapped
+
+    def _wrap_local(
+        self,
+        name: str,
+        model: nn.Module,
+        given: Compression,
+        options: Mapping[str, Any],
+        sync: bool,
+    ) -> nn.Module:
+        """Return a model whose weights are exchanged now and then, instead of its gradients."""
+        from torchloom.worker.run.exchange import WeightExchange  # imported on use
+
+        if not dist.is_initialized() and int(environment.text("WORLD_SIZE") or 1) > 1:
+            raise NoGroup()
+        every = self._knob(SYNC_KNOB, given.sync_every, 1, MOST_LOCAL)
+        outer = self.things.outer[name] = WeightExchange(model, given, every)
+        outer.start(is_sent=sync)
+        self.things.add_model(name, Wrapped(model, options, sync, is_local=True))
+        return self.things.models[name]
+
+    def _planned_mean(self) -> "PlannedMean | None":
+        """Return how gradients are added up where several hosts have several ranks each."""
+        identity, near = self._threadlet.identity, environment.text("LOCAL_WORLD_SIZE")
+        if not (near.isdecimal() and 1 < int(near) < identity.world_size):
+            return None
+        if self._planned is None:
+            from torchloom.worker.run.exchange import PlannedMean  # imported on use
+
+            self._planned = PlannedMean()
+        return self._planned
+
+    def _choose_plan(self, before: State | None) -> None:
+        """Decide, at the first step of a run, how gradients are added up. A collective call."""
+        planned = self._planned
+        if planned is None or planned.plan is not None or not agreement.together():
+            return
+        facts = planned.choose(self._threadlet.identity.node, before)
+        if facts and self.rank == 0:
+            if planned.why:
+                facts |= {"exact": False, "why": f"not bit-exact: {planned.why}"}
+            self._threadlet.event("all_reduce", facts)
 
     def _exchange_of(
         self, name: str, model: nn.Module, given: Compression
@@ -324,6 +374,7 @@ class ResumableRun:
             self._find_checkpoint()
         if self._found is not None and self._found.loaded.own["loop"] > self._loops:
             return None
+        self._choose_plan(None if self._found is None else self._found.loaded.shared.get("reduce"))
         self._source = self._opening()
         if self._found is not None:
             step, self._found = self._restore(self._found), None
@@ -332,7 +383,7 @@ class ResumableRun:
             self._open(step)
         if self.live is not None:
             self._watch(self.live)
-            self.live.begin(step)
+            self.live.begin(step, _LOCAL if self.things.outer else "")
         return deal(self._source, self._is_extended), step
 
     def _find_mesh(self) -> RankMesh | None:
@@ -360,6 +411,7 @@ class ResumableRun:
         """Before a step: save if a checkpoint is due, and seed the generators for the step."""
         if not self.things:
             return
+        self._count_local(step)
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
         self._step_log.note(step, self.things, self._source)
@@ -374,6 +426,12 @@ class ResumableRun:
             exchange.begin_step(step)
         seed_generators(mix("step", self._seed or 0, self._share, step))
 
+    def _count_local(self, step: int) -> None:
+        """Count the step that has just been completed, if any, where ranks step by themselves."""
+        is_done, self._counted = self._counted == step - 1, step
+        for outer in self.things.outer.values() if is_done else ():
+            outer.passed()
+
     def save(self, step: int, trigger: str) -> None:
         """Save the state before this step."""
         if self.things:
@@ -381,12 +439,17 @@ class ResumableRun:
             if self._mesh is not None:
                 chosen = self.layout.distributed.strategy if self.layout is not None else None
                 facts["strategy"] = "sharded" if chosen is None else chosen.value
+            if plan := self._plan_state():
+                facts["versions"] = {"all_reduce": plan["way"]}
             self.saves.save(step, trigger, self._capture, facts)
 
     def finish(self, step: int, trigger: str, anyway: bool = False) -> None:
         """End a loop: save the last checkpoint and wait until it is written."""
         if not self.things:
             return
+        self._count_local(step)
+        for outer in self.things.outer.values() if trigger == "end" else ():
+            outer.finish()
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
         self._step_log.note(step, self.things, self._source)
@@ -426,7 +489,11 @@ class ResumableRun:
         """Return the state that a joining rank can get from any peer."""
         seeds = {"seed": self.seed, "is_mixed": bool(self._order)}
         rest = {"orders": self._threadlet.orders(), "saves": self.saves.state(), **seeds}
-        return {**self.things.common(), **rest}
+        return {**self.things.common(), **rest, "reduce": self._plan_state()}
+
+    def _plan_state(self) -> State | None:
+        planned = self._planned
+        return None if planned is None or planned.plan is None else planned.plan.state()
 
     def private(self) -> State:
         """Return the state that only this rank has."""
@@ -441,6 +508,8 @@ class ResumableRun:
         if common is not None:
             self.things.take_common(common)
             self._seed = int(common["seed"])
+            if self._planned is not None and common["reduce"] is not None:
+                self._planned.take(common["reduce"])
             self._order = self._threadlet.identity.rank + 1 if common["is_mixed"] else 0
             if self._source is None:
                 self._threadlet.catch_up(start, common["orders"])
@@ -513,6 +582,8 @@ class ResumableRun:
         else:
             shared, own, parts = divided.take(self.things, self._mesh)
         shared["knobs"] = self._threadlet.optimizers.state()
+        if plan := self._plan_state():
+            shared["reduce"] = plan
         sent = {name: exchange.state() for name, exchange in self.exchanges.items()}
         return shared, {**own, **where, **seeds, "exchange": sent}, parts
 
@@ -539,6 +610,8 @@ class ResumableRun:
         sys.stderr.write(f"loom: {why}: the run begins at step 0\n")
         for model in self.things.models.values():
             model.rebuild(sync=True)
+        for outer in self.things.outer.values():
+            outer.start(is_sent=True)
         self._report_restored(0, "", why)
         self._place = ""
 
@@ -548,6 +621,7 @@ class ResumableRun:
         own = dict(loaded.own)
         if not loaded.exact_world:
             own.pop("gradients", None)  # of another set of ranks
+            own.pop("local", None)
         mesh = None if self._mesh is None else self._mesh.sizes
         whys = differences(loaded, self.things, self.world_size, mesh)
         if self._mesh is None and loaded.parts is None:

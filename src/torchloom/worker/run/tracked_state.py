@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from torchloom.errors import UserError
 from torchloom.worker.run.parts import divided_like, is_divided
 from torchloom.worker.run.rng import TrackedGenerator
 from torchloom.worker.run.wrap import Wrapped, plain, tensors
+
+if TYPE_CHECKING:
+    from torchloom.worker.run.exchange import WeightExchange
 
 _COMMON = (Optimizer, LRScheduler, GradScaler)
 
@@ -85,6 +88,7 @@ class TrackedState:
         self.models: dict[str, Wrapped] = {}
         self.divided: dict[str, nn.Module] = {}  # models of which each rank has a part
         self.tracked: dict[str, Any] = {}
+        self.outer: dict[str, WeightExchange] = {}  # of models whose weights differ among ranks
         self._stepped = True
         self._adds_up = False  # whether gradients of earlier steps count in this one
         self._is_touched = False  # whether an optimizer began to step in this one
@@ -192,12 +196,15 @@ class TrackedState:
     def shared(self) -> State:
         """Return the state that is equal on every rank."""
         modules = self.modules().items()
-        models = {name: dict(module.named_parameters()) for name, module in modules}
-        return {"models": models, "tracked": self._states(True)}
+        models: State = {name: dict(module.named_parameters()) for name, module in modules}
+        models |= {name: outer.weights() for name, outer in self.outer.items()}
+        steps = {name: outer.state() for name, outer in self.outer.items()}
+        return {"models": models, "tracked": self._states(True), "outer": steps}
 
     def own(self) -> State:
         """Return the state of this rank alone, with gradients that are accumulated over steps."""
-        return {**self.own_of_models(), "tracked": self._states(False)}
+        local = {name: outer.local() for name, outer in self.outer.items()}
+        return {**self.own_of_models(), "tracked": self._states(False), "local": local}
 
     def own_of_models(self) -> State:
         """Return what this rank alone has of the models."""
@@ -253,7 +260,11 @@ class TrackedState:
     def put_back(self, shared: State, own: State) -> list[str]:
         """Load a checkpoint; return which tracked objects are not in it."""
         for name, module in self.modules().items():
-            _fill(name, dict(module.named_parameters()), shared["models"].get(name))
+            weights = shared["models"].get(name)
+            if name in self.outer and weights is not None:
+                self.outer[name].load(weights, shared.get("outer", {}).get(name))
+                weights = own.get("local", {}).get(name, weights)
+            _fill(name, dict(module.named_parameters()), weights)
             self.put_back_own(name, own)
         saved = {**shared["tracked"], **own["tracked"]}
         for name, thing in self.tracked.items():
@@ -303,7 +314,7 @@ class TrackedState:
         return {
             name: plain(thing.state_dict())
             for name, thing in self.tracked.items()
-            if isinstance(thing, Optimizer | LRScheduler) is shared
+            if isinstance(thing, LRScheduler if self.outer else Optimizer | LRScheduler) is shared
         }
 
     def _given(self, by_peers: bool) -> State:

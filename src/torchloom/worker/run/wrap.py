@@ -19,7 +19,7 @@ from torchloom.worker import environment
 from torchloom.worker.run.rng import RngSource
 
 if TYPE_CHECKING:
-    from torchloom.worker.run.exchange import GradientExchange
+    from torchloom.worker.run.exchange import GradientExchange, PlannedMean
 
 PASSES = 2
 _SYNC = "require_backward_grad_sync"
@@ -89,16 +89,19 @@ class Wrapped(nn.Module):
 
     module: nn.Module
     _joined: DistributedDataParallel | None
-    _exchange: "GradientExchange | None"
+    _exchange: "GradientExchange | PlannedMean | None"
+    _is_local: bool
 
     def __init__(
         self,
         module: nn.Module,
         options: Mapping[str, Any],
         sync: bool,
-        exchange: "GradientExchange | None" = None,
+        exchange: "GradientExchange | PlannedMean | None" = None,
+        is_local: bool = False,
     ) -> None:
         super().__init__()
+        self.__dict__["_is_local"] = is_local  # its gradients are not exchanged
         self.__dict__["_exchange"] = exchange
         self.__dict__["module"] = module  # not a submodule, so that names have no prefix
         self.__dict__["_options"] = dict(options)
@@ -115,7 +118,7 @@ class Wrapped(nn.Module):
         shares = self.shares_buffers
         self._joined = None  # first, since it holds buckets and sockets
         self._is_primed = False
-        self._joined = _join(self.module, self._options, sync)
+        self._joined = None if self._is_local else _join(self.module, self._options, sync)
         if self._joined is not None and self._exchange is not None:
             # torch takes a hook without annotations only, unless they are its own
             self._joined.register_comm_hook(self._exchange, lambda it, bucket: it.exchanged(bucket))
