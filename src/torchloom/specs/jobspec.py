@@ -12,6 +12,15 @@ from typing import Any
 RETRIES = 3  # of a job that saves and sets no number of attempts
 
 
+class Framework(StrEnum):
+    """What runs a ready-made training."""
+
+    PYTORCH = "pytorch"
+    JAX = "jax"
+    TENSORFLOW = "tensorflow"
+    HUGGINGFACE = "huggingface"
+
+
 class Strategy(StrEnum):
     """How one model is trained by several workers."""
 
@@ -203,10 +212,11 @@ class JobSpec:
 
     name: str
     """Letters, digits, `.`, `_` and `-`; at most 64."""
-    framework: str = "pytorch"
-    """The framework of a built-in training; `pytorch` is the only one."""
+    framework: Framework = Framework.PYTORCH
+    """The framework of a built-in training."""
     model: str = ""
-    """A built-in training: `mlp`, `cnn`, `transformer`, or `module:package.function`."""
+    """A built-in training: `mlp`, `cnn`, `transformer`, or `module:package.function`; for
+    `huggingface` a type of transformers, such as `gpt2`, or the path of a `config.json`."""
     dataset: str = ""
     """Its data: `synthetic`, `synthetic:N`, `text:FILE`, `npz:FILE`, `module:package.function`."""
     script: str = ""

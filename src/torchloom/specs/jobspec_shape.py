@@ -19,6 +19,7 @@ from torchloom.specs.jobspec import (
     Compression,
     Distributed,
     Elastic,
+    Framework,
     JobSpec,
     Knob,
     Mesh,
@@ -29,7 +30,7 @@ from torchloom.specs.jobspec import (
     Schedule,
     Strategy,
 )
-from torchloom.specs.mesh import ORDER, mesh_problems
+from torchloom.specs.mesh import ORDER, framework_problems, mesh_problems
 from torchloom.specs.shape import (
     RecordShape,
     at,
@@ -56,7 +57,6 @@ from torchloom.specs.validate import (
 )
 
 PROGRAMS = ("model", "script", "module", "command")
-FRAMEWORKS = ("pytorch",)
 MOST_WORKERS = 100_000
 PLANNED = ("parameter_server",)  # strategies that nothing runs yet
 MOST_OUTER = 10.0  # learning rate of the outer optimizer
@@ -96,12 +96,12 @@ def job_in_short(spec: JobSpec) -> dict[str, Any]:
     return {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
 
 
-def _framework(value: object, path: str) -> str:
+def _framework(value: object, path: str) -> Framework:
     found = text(value, path)
-    if found not in FRAMEWORKS:
-        there = ", ".join(FRAMEWORKS)
+    if found not in list(Framework):
+        there = ", ".join(Framework)
         raise SpecError(path, f"{shorten(found)!r} is not a supported framework; known: {there}")
-    return found
+    return Framework(found)
 
 
 def _store(value: object, path: str) -> str:
@@ -271,6 +271,7 @@ JOB = RecordShape(
 
 def _problems(spec: JobSpec) -> Iterator[Problem]:
     yield from _program_problems(spec)
+    yield from framework_problems(spec)
     yield from _count_problems(spec)
     yield from mesh_problems(spec)
     yield from compression_problems(spec)

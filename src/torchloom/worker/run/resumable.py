@@ -66,12 +66,13 @@ def differences(
     elif not loaded.exact_world:
         before = loaded.manifest.sharding
         found.append(f"mesh {_sizes(before and before.mesh)} -> {_sizes(mesh)}")
-    if not things.modules() and mesh is None:
+    if not (things.modules() or things.foreign) and mesh is None:
         found.append("no model is wrapped by run.wrap")
+    now = {"torch": versions()["torch"], **things.versions}
     found += [
-        f"{name} {was} -> {versions()[name]}"
+        f"{name} {was} -> {now[name]}"
         for name, was in loaded.manifest.versions.items()
-        if name == "torch" and was != versions()[name]
+        if name in now and was != now[name]
     ]
     if agreement.backend() not in ("", "gloo") and not environment.is_set(_FIXED):
         found.append(f"{agreement.backend()} may sum in another order: set {_FIXED}")
@@ -377,7 +378,8 @@ class ResumableRun:
     def save(self, step: int, trigger: str) -> None:
         """Save the state before this step."""
         if self.things:
-            facts: dict[str, Any] = {"optimizer_state": self.things.has_optimizer}
+            has_state = self.things.has_optimizer or bool(self.things.foreign)
+            facts: dict[str, Any] = {"optimizer_state": has_state, "versions": self.things.versions}
             if self._mesh is not None:
                 chosen = self.layout.distributed.strategy if self.layout is not None else None
                 facts["strategy"] = "sharded" if chosen is None else chosen.value

@@ -74,6 +74,30 @@ def _parts(thing: Any) -> Iterator[Any]:
         yield from thing.modules()
 
 
+class ForeignModel:
+    """A model that is trained without torch, with its optimizer; all of it is equal on every rank.
+
+    In checkpoints its weights are the parameters of a model. `state` has the tensors of the
+    optimizer for each weight. Both methods return copies.
+    """
+
+    version: tuple[str, str]  # of its framework: name and number
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights by name."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Return the optimizer's tensors by weight and name."""
+        raise NotImplementedError
+
+    def load(
+        self, weights: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """Continue with these."""
+        raise NotImplementedError
+
+
 class TrackedState:
     """Models, optimizers and other objects with a state, by name.
 
@@ -85,6 +109,7 @@ class TrackedState:
         self.models: dict[str, Wrapped] = {}
         self.divided: dict[str, nn.Module] = {}  # models of which each rank has a part
         self.tracked: dict[str, Any] = {}
+        self.foreign: dict[str, ForeignModel] = {}
         self._stepped = True
         self._adds_up = False  # whether gradients of earlier steps count in this one
         self._is_touched = False  # whether an optimizer began to step in this one
@@ -92,12 +117,17 @@ class TrackedState:
         self._alike: frozenset[str] | None = None  # tracked objects that are equal on every rank
 
     def __bool__(self) -> bool:
-        return bool(self.models or self.divided or self.tracked)
+        return bool(self.models or self.divided or self.tracked or self.foreign)
 
     @property
     def has_optimizer(self) -> bool:
         """Tell whether an optimizer is tracked."""
         return any(isinstance(thing, Optimizer) for thing in self.tracked.values())
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the frameworks of models that are not torch's."""
+        return dict(model.version for model in self.foreign.values())
 
     def optimizers(self) -> list[Optimizer]:
         """Return the tracked optimizers."""
@@ -129,6 +159,9 @@ class TrackedState:
         for name, thing in things.items():
             if TrackedGenerator.takes(thing):
                 self._track_generator(name, thing)
+                continue
+            if isinstance(thing, ForeignModel):
+                self.foreign[name] = thing
                 continue
             if isinstance(thing, Wrapped):
                 raise BadTrackedState(f"{name} is wrapped, so it is tracked already: leave it out")
@@ -192,8 +225,14 @@ class TrackedState:
     def shared(self) -> State:
         """Return the state that is equal on every rank."""
         modules = self.modules().items()
-        models = {name: dict(module.named_parameters()) for name, module in modules}
-        return {"models": models, "tracked": self._states(True)}
+        models: dict[str, dict[str, Tensor]] = {
+            name: dict(module.named_parameters()) for name, module in modules
+        }
+        models |= {name: model.weights() for name, model in self.foreign.items()}
+        trained = {
+            _optimizer_of(name): {"state": one.state()} for name, one in self.foreign.items()
+        }
+        return {"models": models, "tracked": self._states(True) | trained}
 
     def own(self) -> State:
         """Return the state of this rank alone, with gradients that are accumulated over steps."""
@@ -256,6 +295,10 @@ class TrackedState:
             _fill(name, dict(module.named_parameters()), shared["models"].get(name))
             self.put_back_own(name, own)
         saved = {**shared["tracked"], **own["tracked"]}
+        for name, foreign in self.foreign.items():
+            weights = foreign.weights()
+            _fill(name, weights, shared["models"].get(name))
+            foreign.load(weights, saved[_optimizer_of(name)]["state"])
         for name, thing in self.tracked.items():
             if name in saved:
                 thing.load_state_dict(saved[name])
@@ -293,6 +336,12 @@ class TrackedState:
                     for key, tensor in state.items():
                         if isinstance(tensor, Tensor):
                             yield f"{name}.{at}.{key}", tensor
+        for name, foreign in self.foreign.items():
+            yield from ((f"{name}.{key}", tensor) for key, tensor in foreign.weights().items())
+            for at, state in foreign.state().items():
+                yield from (
+                    (f"{_optimizer_of(name)}.{at}.{key}", tensor) for key, tensor in state.items()
+                )
 
     def devices(self) -> set[str]:
         """Return the device types of the models."""
@@ -336,6 +385,10 @@ def _parameters(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
 
 def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
     return iter(model.module.named_buffers())
+
+
+def _optimizer_of(name: str) -> str:
+    return f"{name}.optimizer"
 
 
 def _taken(name: str) -> BadTrackedState:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
+from torchloom.specs.mesh import MODULE
 from torchloom.worker.train.data import Samples
-from torchloom.worker.train.hyperparameters import MODULE, Hyper, check_fit, own_function
+from torchloom.worker.train.hyperparameters import Hyper, check_fit, own_function
 
 Make = Callable[[Hyper, Samples], nn.Module]
 _PAIR = ("colwise", "rowwise")
