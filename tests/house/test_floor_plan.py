@@ -62,7 +62,6 @@ SMALL_MODULES: dict[str, str] = {
     "worker/start.py": _ENTRY,
     "worker/store.py": _ENTRY,
     "worker/threadlet/site/sitecustomize.py": _ENTRY,
-    "worker/train/adapter.py": "the interface of another framework's adapter",
     "worker/zygote.py": _ENTRY,
 }
 _MODEL = "the HTTP model of it: its class name is a schema name of the public OpenAPI document"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.framework import LIMITS
 from torchloom.specs.jobspec import Framework
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
+from torchloom.specs.mesh import LIMITS
 
 MLP = {"name": "x", "model": "mlp", "dataset": "synthetic"}
 SMALL = {"name": "x", "model": "gpt2", "dataset": "text:a"}

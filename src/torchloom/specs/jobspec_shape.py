@@ -31,7 +31,7 @@ from torchloom.specs.jobspec import (
     Schedule,
     Strategy,
 )
-from torchloom.specs.mesh import ORDER, mesh_problems
+from torchloom.specs.mesh import ORDER, framework_problems, mesh_problems
 from torchloom.specs.shape import (
     RecordShape,
     at,

@@ -1,4 +1,4 @@
-"""How the workers of a job are arranged: the mesh of a strategy, and why a job does not fit it.
+"""What a job is trained by: a mesh of its workers, and a framework; and why it does not fit them.
 
 A worker's number in the mesh is counted with the last dimension of `ORDER` fastest, so that the
 workers of one tensor-parallel group are neighbours, on one host if they fit there.
@@ -6,10 +6,19 @@ workers of one tensor-parallel group are neighbours, on one host if they fit the
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
+from torchloom.errors import shorten
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.jobspec import Distributed, JobSpec, Mesh, Policy, Schedule, Strategy
+from torchloom.specs.jobspec import (
+    Distributed,
+    Framework,
+    JobSpec,
+    Mesh,
+    Policy,
+    Schedule,
+    Strategy,
+)
 from torchloom.specs.validate import Problem
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "tp")
@@ -200,6 +209,107 @@ def _undivided(spec: JobSpec, name: str, size: int, what: str) -> Iterator[Probl
     if isinstance(found, int) and found % size:  # the trainer refuses what is no number
         problem = f"{found} {what} cannot be divided among tp {size}: give a multiple of {size}"
         yield f"hyperparameters.{name}", problem
+
+
+# What each framework of a ready-made training can do.
+
+MODULE = "module:"  # prefix of the name of a user's function
+_REPLICATED = (Strategy.DATA_PARALLEL,)
+_PRECISION = "hyperparameters.amp"
+_READERS = "hyperparameters.loader_workers"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkLimits:
+    """What a framework is trained with here."""
+
+    package: str  # that a worker imports
+    extra: str  # that installs it
+    models: tuple[str, ...] = ()  # of ours; empty: not models of ours
+    data: tuple[str, ...] = ()  # kinds of datasets; empty: all
+    strategies: tuple[Strategy, ...] = tuple(Strategy)
+    precisions: tuple[str, ...] = ("off", "bf16", "fp16")
+    is_torch: bool = True  # whether torch computes
+
+
+LIMITS: Mapping[Framework, FrameworkLimits] = {
+    Framework.PYTORCH: FrameworkLimits("torch", "torch", ("mlp", "cnn", "transformer")),
+    Framework.JAX: FrameworkLimits(
+        *("jax", "jax", ("mlp", "transformer"), ()),
+        strategies=_REPLICATED,
+        precisions=("off", "bf16"),
+        is_torch=False,
+    ),
+    Framework.TENSORFLOW: FrameworkLimits(
+        *("tensorflow", "tensorflow", ("mlp",), ()),
+        strategies=_REPLICATED,
+        precisions=("off",),
+        is_torch=False,
+    ),
+    Framework.HUGGINGFACE: FrameworkLimits(
+        *("transformers", "transformers", (), ("text",)), strategies=_REPLICATED
+    ),
+}
+
+
+def framework_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield why a job cannot be trained by its framework, by field."""
+    framework, limits = spec.framework, LIMITS[spec.framework]
+    if framework is Framework.PYTORCH:
+        return
+    if not spec.model:
+        problem = f"{framework} is for a ready-made training: remove it"
+        yield "framework", f"{problem}; a program of your own imports what it needs"
+        return
+    yield from _model_problems(spec, limits)
+    yield from _training_problems(spec, limits)
+    if not limits.is_torch:
+        yield from _foreign_problems(spec)
+
+
+def _model_problems(spec: JobSpec, limits: FrameworkLimits) -> Iterator[Problem]:
+    framework, model = spec.framework, shorten(spec.model)
+    if limits.models and spec.model not in limits.models:
+        known = " or ".join(limits.models)
+        yield "model", f"{framework} has no model {model}: take {known}, or framework pytorch"
+    elif not limits.models and _is_ours(spec.model):
+        what = "a type of transformers, such as gpt2, or the path of a config.json"
+        yield "model", f"{model} is not {what}: give one, or take framework pytorch"
+    if not limits.models and "dropout" in spec.hyperparameters:
+        problem = "is in the configuration of the model itself: remove it, or give a config.json"
+        yield "hyperparameters.dropout", problem
+    kind = spec.dataset.partition(":")[0]
+    if limits.data and kind not in limits.data:
+        there = " or ".join(f"{kind}:FILE" for kind in limits.data)
+        yield "dataset", f"{framework} trains language models here: take {there}"
+
+
+def _is_ours(model: str) -> bool:
+    return model in LIMITS[Framework.PYTORCH].models or model.startswith(MODULE)
+
+
+def _training_problems(spec: JobSpec, limits: FrameworkLimits) -> Iterator[Problem]:
+    strategy, precision = spec.distributed.strategy, spec.hyperparameters.get("amp")
+    if strategy not in limits.strategies:
+        there = ", ".join(limits.strategies)
+        problem = f"{strategy.value} is not there for {spec.framework}: take {there}"
+        yield "distributed.strategy", f"{problem}, or framework pytorch"
+    if isinstance(precision, str) and precision not in limits.precisions:
+        there = " or ".join(limits.precisions)
+        yield _PRECISION, f"{spec.framework} has no {shorten(precision)} here: take {there}"
+
+
+def _foreign_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield what cannot be, where the ranks exchange gradients without torch."""
+    if spec.recovery.policy in (Policy.LIVE, Policy.SHRINK):
+        problem = f"{spec.recovery.policy.value} cannot replace a worker of {spec.framework}"
+        yield "recovery.policy", f"{problem}, which ends with its peers: take restart or fail"
+    if spec.compression.enabled:
+        problem = f"{spec.framework} exchanges gradients as they are"
+        yield "compression.enabled", f"{problem}: leave it out, or take framework pytorch"
+    if spec.hyperparameters.get("loader_workers"):
+        problem = f"{spec.framework} has threads that a forked reader would lack"
+        yield _READERS, f"{problem}: remove it, each worker reads its data itself"
 
 
 assert {each.name for each in fields(Mesh)} == set(ORDER)

@@ -14,6 +14,7 @@ from torchloom.errors import Failure, LoomError, UserError, require_extra
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.framework import LIMITS
 from torchloom.specs.jobspec import JobSpec
+from torchloom.specs.mesh import LIMITS
 from torchloom.specs.serialize import load_job, read_spec
 from torchloom.worker import environment
 from torchloom.worker.environment import JOB_SPEC_VARIABLE

@@ -11,9 +11,8 @@ from typing import Any
 
 from torchloom.errors import nearest, shorten
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.framework import MODULE
 from torchloom.specs.jobspec import Framework, JobSpec, Knob
-from torchloom.specs.mesh import SIZES
+from torchloom.specs.mesh import MODULE, SIZES
 from torchloom.specs.shape import at, refuse
 
 LIVE = ("lr", "weight_decay", "momentum", "clip")  # may change while the job runs

@@ -1,5 +1,6 @@
 """The loop of the ready-made training, from a job to its summary."""
 
+import importlib
 import math
 import time
 from collections.abc import Mapping
@@ -7,16 +8,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torchloom as loom
-from torchloom.specs.framework import LIMITS
 from torchloom.specs.jobspec import Framework, JobSpec, Knob
+from torchloom.specs.mesh import LIMITS
 from torchloom.worker import dist as ranks
 from torchloom.worker import environment
 from torchloom.worker.run.run import Run
 from torchloom.worker.train.adapter import TrainingAdapter, WorkerPlan
 from torchloom.worker.train.data import Batch
 from torchloom.worker.train.hyperparameters import LIVE, TABLE, Hyper, check_job
-from torchloom.worker.train.pytorch import PyTorchAdapter, share_of
+from torchloom.worker.train.pytorch import share_of
 
+_ROOM = "torchloom.worker.train"
+ADAPTERS = {
+    Framework.PYTORCH: f"{_ROOM}.pytorch.PyTorchAdapter",
+    Framework.JAX: f"{_ROOM}.jax_adapter.JaxAdapter",
+    Framework.TENSORFLOW: f"{_ROOM}.tensorflow_adapter.TensorFlowAdapter",
+    Framework.HUGGINGFACE: f"{_ROOM}.language_model.HuggingFaceAdapter",
+}
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
@@ -61,21 +69,12 @@ def train(spec: JobSpec) -> "Summary":
 
 def adapter_of(spec: JobSpec) -> TrainingAdapter[Any, Any, Any, Any]:
     """Return the adapter of a job's framework, which is imported on use."""
-    match spec.framework:
-        case Framework.JAX:
-            from torchloom.worker.train.jax_adapter import JaxAdapter
-
-            return JaxAdapter()
-        case Framework.TENSORFLOW:
-            environment.export({_LOG_LEVEL: environment.text(_LOG_LEVEL, "2")})  # before the import
-            from torchloom.worker.train.tensorflow_adapter import TensorFlowAdapter
-
-            return TensorFlowAdapter()
-        case Framework.HUGGINGFACE:
-            from torchloom.worker.train.language_model import HuggingFaceAdapter
-
-            return HuggingFaceAdapter()
-    return PyTorchAdapter()
+    if spec.framework is Framework.TENSORFLOW:
+        environment.export({_LOG_LEVEL: environment.text(_LOG_LEVEL, "2")})  # before the import
+    module, _, name = ADAPTERS[spec.framework].rpartition(".")
+    made: TrainingAdapter[Any, Any, Any, Any]
+    made = getattr(importlib.import_module(module), name)()
+    return made
 
 
 def checkpoint_settings(spec: JobSpec) -> dict[str, Any]:
