@@ -12,7 +12,6 @@ from typing import Any
 
 from torchloom.errors import shorten
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.framework import framework_problems
 from torchloom.specs.jobspec import (
     Algorithm,
     Backend,

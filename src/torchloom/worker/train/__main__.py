@@ -12,7 +12,6 @@ from pathlib import Path
 
 from torchloom.errors import Failure, LoomError, UserError, require_extra
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.framework import LIMITS
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.mesh import LIMITS
 from torchloom.specs.serialize import load_job, read_spec

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.framework import MODULE
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.mesh import MODULE
 from torchloom.worker.train.data import Samples
