@@ -55,6 +55,7 @@ SMALL_MODULES: dict[str, str] = {
     "server/schema.py": _SHARED,
     "server/text.py": _SHARED,
     "specs/sizes/generic.py": _TORCHX,
+    "torchx/streams.py": _TORCHX,
     "weaver/plane.py": _ENTRY,
     "worker/programs/frameworks.py": "imported before the program's first line",
     "worker/programs/randomness.py": "wraps one function of torch, for several adapters",

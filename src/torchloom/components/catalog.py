@@ -20,6 +20,7 @@ BUILTINS: Mapping[str, tuple[str, ...]] = {
     "dist": ("ddp", "loom", "spmd"),
     "utils": ("binary", "copy", "echo", "python", "sh", "touch"),
 }
+OTHER_NAMES = {"dist.torchrun": "dist.ddp"}  # TorchX's newer name of a component
 GROUPS = ("torchloom.components", "torchx.components")
 
 
@@ -138,7 +139,7 @@ def add_entry_point(catalog: Catalog, entry: "EntryPoint", validators: Validator
             if callable(loaded):
                 found = [Component(entry.name, with_torchx_names(loaded), source)]
             else:
-                found = list(_in_module(loaded, prefix, source, validators))
+                found = list(components_in(loaded, prefix, source, validators))
     except Exception as error:  # one broken package must not hide the others; it is listed
         problem = str(error) if isinstance(error, LoomError) else f"{type(error).__name__}: {error}"
         catalog.broken[entry.name] = problem
@@ -147,7 +148,7 @@ def add_entry_point(catalog: Catalog, entry: "EntryPoint", validators: Validator
         catalog.add(component)
 
 
-def _in_module(
+def components_in(
     module: ModuleType | str, prefix: str, source: str, validators: Validators
 ) -> Iterator[Component]:
     """Yield the public functions of a module and, for a package, of all modules below it."""
@@ -159,7 +160,7 @@ def _in_module(
         yield from _functions_of(module, prefix, source, validators)
     for info in iter_modules(getattr(module, "__path__", ())):
         below = f"{prefix}.{info.name}" if prefix else info.name
-        yield from _in_module(f"{module.__name__}.{info.name}", below, source, validators)
+        yield from components_in(f"{module.__name__}.{info.name}", below, source, validators)
 
 
 def _functions_of(

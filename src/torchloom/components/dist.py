@@ -172,6 +172,9 @@ def ddp(
     return AppDef(name=run.run_name, roles=[role], metadata=dict(metadata or {}))
 
 
+torchrun = ddp  # TorchX's newer name of it
+
+
 def spmd(
     *args: str,
     script: str | None = None,

@@ -1,6 +1,7 @@
 """Find a component by name: built in, of an installed package, or a function in a file."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -8,6 +9,7 @@ from typing import Any
 
 from torchloom.components.catalog import (
     BUILTINS,
+    OTHER_NAMES,
     Catalog,
     Component,
     ComponentNotFoundException,
@@ -15,6 +17,7 @@ from torchloom.components.catalog import (
     Validators,
     add_entry_point,
     builtin,
+    components_in,
     find_components,
     installed_entry_points,
     original,
@@ -29,11 +32,53 @@ __all__ = [
     "Component",
     "ComponentNotFoundException",
     "ComponentValidationException",
+    "ComponentsFinder",
+    "CustomComponentsFinder",
+    "ModuleComponentsFinder",
     "find_components",
     "get_builtin_source",
     "get_component",
     "get_components",
+    "is_namespace_package",
+    "is_package",
+    "module_relname",
 ]
+
+
+class ComponentsFinder(ABC):
+    """Finds components somewhere."""
+
+    @abstractmethod
+    def find(self, validators: Validators = None) -> list[Component]:
+        """Return the components, with what is wrong with each."""
+
+
+class ModuleComponentsFinder(ComponentsFinder):
+    """Finds the components of a module and of all modules below it.
+
+    Args:
+        module: The module, or its name.
+        group: What their names begin with; default: nothing.
+    """
+
+    def __init__(self, module: str | ModuleType, group: str = "") -> None:
+        self.base_module = module
+        self.group = group
+
+    def find(self, validators: Validators = None) -> list[Component]:
+        name = getattr(self.base_module, "__name__", self.base_module)
+        with torchx_names():
+            return list(components_in(self.base_module, self.group, f"from {name}", validators))
+
+
+class CustomComponentsFinder(ComponentsFinder):
+    """Finds one component in a file or, by its dotted name, in a module."""
+
+    def __init__(self, filepath: str, function_name: str) -> None:
+        self._name = f"{filepath}:{function_name}"
+
+    def find(self, validators: Validators = None) -> list[Component]:
+        return [_from_file_or_module(self._name, validators)]
 
 
 def get_components(validators: Validators = None) -> dict[str, Component]:
@@ -44,7 +89,7 @@ def get_components(validators: Validators = None) -> dict[str, Component]:
 
 def get_component(name: str, validators: Validators = None) -> Component:
     """Return the component of this name: `dist.ddp`, `file.py:fn`, `package.module:fn`."""
-    module, _, fn_name = name.rpartition(".")
+    module, _, fn_name = OTHER_NAMES.get(name, name).rpartition(".")
     if fn_name in BUILTINS.get(module, ()):
         return Component(name, builtin(module, fn_name))
     component = _from_file_or_module(name, validators) if ":" in name else None
@@ -52,6 +97,24 @@ def get_component(name: str, validators: Validators = None) -> Component:
     if component.validation_errors:
         raise ComponentValidationException(name, component.validation_errors)
     return component
+
+
+def is_namespace_package(module: ModuleType) -> bool:
+    """Tell whether a module is a folder without an `__init__`."""
+    return getattr(module, "__file__", None) is None
+
+
+def is_package(module: ModuleType) -> bool:
+    """Tell whether a module is a package, with an `__init__` or without one."""
+    return hasattr(module, "__path__")
+
+
+def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
+    """Return the name of a module below another one; ValueError if it is not below it."""
+    name, above = module.__name__, relative_to.__name__
+    if not f"{name}.".startswith(f"{above}."):
+        raise ValueError(f"{name} is not below {above}")
+    return name[len(above) + 1 :]
 
 
 def get_builtin_source(name: str, validators: Validators = None) -> str:

@@ -1,11 +1,13 @@
 """Submit, watch, read and end an app on any scheduler."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from torchloom import settings
 from torchloom.runner import config
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 JOB_ID = "TORCHX_JOB_ID"
 PARENT = "TORCHX_PARENT_RUN_ID"
 TRACKERS = "TORCHX_TRACKERS"
+F = TypeVar("F", bound=Callable[..., Any])
 SESSION = "torchx"  # the session name every TorchX tool writes into its handles
 WAIT_INTERVAL = 10.0
 
@@ -49,11 +52,17 @@ def introduce(app: AppDef, handle: AppHandle, parent_run_id: str | None) -> None
 
 def _trackers(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the trackers and their configs; ours override the files'."""
+    configs = get_configured_trackers(env)
+    configured = {_config_variable(name): text for name, text in configs.items() if text}
+    return {TRACKERS: ",".join(configs), **configured} if configs else {}
+
+
+def get_configured_trackers(env: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Return the config of each tracker that is chosen, by the environment or the config files."""
+    env = settings.environment() if env is None else env
     chosen = env.get(TRACKERS)
     names = chosen.split(",") if chosen else list(config.get_configs("torchx", "tracker"))
-    configs = {name: _config(name, env) for name in names}
-    configured = {_config_variable(name): text for name, text in configs.items() if text}
-    return {TRACKERS: ",".join(names), **configured} if names else {}
+    return {name: _config(name, env) for name in names}
 
 
 def _config(tracker: str, env: Mapping[str, str]) -> str | None:
@@ -62,6 +71,25 @@ def _config(tracker: str, env: Mapping[str, str]) -> str | None:
 
 def _config_variable(tracker: str) -> str:
     return f"TORCHX_TRACKER_{tracker.upper()}_CONFIG"
+
+
+def _recorded(method: F) -> F:
+    """Record calls of a method, once a program has imported `runner.events`."""
+
+    @wraps(method)
+    def call(self: "Runner", first: Any, *args: Any, **kwargs: Any) -> Any:
+        events = sys.modules.get("torchloom.runner.events")
+        if events is None:
+            return method(self, first, *args, **kwargs)
+        is_handle = isinstance(first, str) and "://" in first
+        scheduler, _, app_id = parse_app_handle(first) if is_handle else (None, None, None)
+        if isinstance(first, AppDryRunInfo):
+            scheduler = first._scheduler
+        with events.log_event(method.__name__, scheduler, app_id):
+            return method(self, first, *args, **kwargs)
+
+    recorded: Any = call
+    return recorded  # type: ignore[no-any-return]
 
 
 class Runner:
@@ -207,6 +235,7 @@ class Runner:
         info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
         return info if dryrun else self.schedule(info)
 
+    @_recorded
     def dryrun(
         self,
         app: AppDef,
@@ -234,11 +263,14 @@ class Runner:
             app.roles[0].workspace = given
         options = self._options(backend, scheduler, cfg)
         backend._pre_build_validate(app, scheduler, options)
+        if build := getattr(backend, "build_workspaces", None):  # it is a WorkspaceMixin
+            build(app.roles, options)
         backend._validate(app, scheduler, options)
         info = backend.submit_dryrun(app, options)
         info._scheduler = scheduler  # which may have another name than its backend
         return info
 
+    @_recorded
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
         """Submit the request of a dry run and return the handle of the app."""
         name = str(dryrun_info._scheduler)
@@ -261,6 +293,7 @@ class Runner:
         """Return the names of the installed schedulers."""
         return list(get_scheduler_factories() if self._factories is None else self._factories)
 
+    @_recorded
     def status(self, app_handle: AppHandle) -> "AppStatus | None":
         """Return the status of an app; None if its scheduler does not know it."""
         scheduler, app_id = self._find(app_handle)
@@ -278,6 +311,7 @@ class Runner:
             roles=found.roles_statuses,
         )
 
+    @_recorded
     def wait(
         self, app_handle: AppHandle, wait_interval: float = WAIT_INTERVAL
     ) -> "AppStatus | None":
@@ -294,11 +328,13 @@ class Runner:
                 return status
             scheduler.wait(app_id, wait_interval)
 
+    @_recorded
     def cancel(self, app_handle: AppHandle) -> None:
         """Cancel an app; one that has ended or is unknown is left alone."""
         scheduler, app_id = self._find(app_handle)
         scheduler.cancel(app_id)
 
+    @_recorded
     def delete(self, app_handle: AppHandle) -> None:
         """Remove an app that has ended, with its records, from its scheduler."""
         scheduler, app_id = self._find(app_handle)
@@ -308,6 +344,7 @@ class Runner:
         """TorchX's old name for `cancel`."""
         self.cancel(app_handle)
 
+    @_recorded
     def describe(self, app_handle: AppHandle) -> AppDef | None:
         """Return the app as far as its scheduler knows it; None if it does not."""
         scheduler, app_id = self._find(app_handle)

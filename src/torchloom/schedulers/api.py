@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchloom.specs.api import RoleStatus
 
 T = TypeVar("T")
+DAYS_IN_2_WEEKS = 14
 _BASES = "__orig_bases__"  # where Python keeps `Scheduler[...]` of a class statement
 
 
@@ -298,8 +299,9 @@ class Scheduler(ABC, Generic[T]):
         return cfg if opts is None else opts.from_cfg(cfg)
 
     def run_opts(self) -> runopts:
-        """Return the options this engine takes."""
-        return self._run_opts()
+        """Return the options this engine takes, those of its workspaces included."""
+        workspace_opts = getattr(self, "workspace_opts", None)  # of a WorkspaceMixin
+        return self._run_opts() | workspace_opts() if workspace_opts else self._run_opts()
 
     def exists(self, app_id: str) -> bool:
         """Tell whether the engine knows the app."""

@@ -56,6 +56,8 @@ APPS = [
     ["dist.ddp", "--script", "a b;rm -rf $X.py", "-j", "2x2"],
     "dist.ddp --scr train.py --max 2",
     "dist.ddp --script train.py -1 x",
+    "dist.torchrun --script train.py",
+    "dist.torchrun -m pkg.train -j 2x4 --name exp/run --max_retries 2 -- --lr 1",
     "dist.spmd --script train.py",
     "dist.spmd --script train.py -h gpu.large -j 2",
     "dist.spmd -m a.b.c -h gpu.xlarge -j 2x8 -- x y",

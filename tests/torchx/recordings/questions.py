@@ -45,6 +45,9 @@ def ask() -> dict[str, Any]:
         "resources": resources(),
         "plugins": plugins(),
         "tracker": tracker(),
+        "events": events(),
+        "devices": devices(),
+        "finder": finder(),
     }
 
 
@@ -384,7 +387,7 @@ def tracker() -> dict[str, Any]:
         kept = made(f"# kept here\nprotocol=file\nroot_path={root}\nauto_mkdir=1\n")
         run = api.AppRun(one, [kept])
         run.add_metadata(lr=0.1, name="x")
-        run.add_metadata(lr=0.2, deep={"a": [1]})
+        run.add_metadata(more=0.2, deep={"a": [1]})
         run.add_artifact("model", "/m.pt", {"step": 3})
         run.add_artifact("log", "/l")
         api.AppRun(two, [kept]).add_source(one, "model")
@@ -437,3 +440,82 @@ def tracker() -> dict[str, Any]:
             del os.environ[key]
     api.AppRun.run_from_env.cache_clear()
     return answers
+
+
+def events() -> dict[str, Any]:
+    module: Any = import_module("torchx.runner.events")
+    api: Any = import_module("torchx.runner.events.api")
+    handlers: Any = import_module("torchx.runner.events.handlers")
+    event = api.TorchxEvent("s", "local", "run", app_id="a", app_metadata={"k": "v"})
+    text = event.serialize()
+    module.record(event)
+    return {
+        "json": json.loads(text),
+        "same": [api.TorchxEvent.deserialize(text) == event, str(event) == text],
+        "source": str(api.TorchxEvent.deserialize(text.replace("<unknown>", "other")).source),
+        "bad": attempt(lambda: api.TorchxEvent.deserialize(3)),
+        "sources": [each.value for each in api.SourceType],
+        "handlers": [
+            type(handlers.get_logging_handler(name)).__name__ for name in ("null", "console")
+        ],
+        "unknown": attempt(lambda: handlers.get_logging_handler("nowhere")),
+        "raised": attempt(lambda: raised(module)),
+    }
+
+
+def raised(module: Any) -> None:
+    with module.log_event("run", "local", runcfg="{}"):
+        raise ValueError("kept")
+
+
+def devices() -> dict[str, Any]:
+    module: Any = import_module("torchx.schedulers.devices")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mounts = module.get_device_mounts(dict.fromkeys((*module.DEVICES, "unknown"), 2))
+    return {
+        "mounts": [dataclasses.astuple(each) for each in mounts],
+        "warned": [each.category.__name__ for each in caught],
+        "made": [dataclasses.astuple(each) for each in module.to_devicemounts(2, "/dev/x")],
+        "named": [
+            dataclasses.astuple(each)
+            for make in (module.neuron_to_devicemounts, module.efa_to_devicemounts)
+            for each in make(1)
+        ],
+    }
+
+
+def finder() -> dict[str, Any]:
+    module: Any = import_module("torchx.specs.finder")
+    import email
+    import email.mime.text
+
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "tx_found")
+        (package / "deep").mkdir(parents=True)
+        head = "from torchx.specs import AppDef\n"
+        good = 'def good(a: str) -> AppDef:\n    """Good one."""\n    return AppDef(a)\n'
+        (package / "__init__.py").write_text("")
+        (package / "deep/__init__.py").write_text("")
+        (package / "deep/one.py").write_text(head + good + "def bad(a) -> AppDef: ...\n")
+        sys.path.insert(0, folder)
+        try:
+            grouped = module.ModuleComponentsFinder("tx_found.deep", "g").find(None)
+            plain = module.ModuleComponentsFinder("tx_found.deep.one", "").find(None)
+            custom = module.CustomComponentsFinder(str(package / "deep/one.py"), "good").find(None)
+        finally:
+            sys.path.remove(folder)
+    return {
+        "grouped": sorted([each.name, len(each.validation_errors)] for each in grouped),
+        "plain": sorted([each.name, each.fn_name] for each in plain),
+        "custom": [[each.fn_name, each.description, each.validation_errors] for each in custom],
+        "packages": [
+            [module.is_package(each), module.is_namespace_package(each)]
+            for each in (email, email.mime.text, sys)
+        ],
+        "relative": [
+            module.module_relname(email.mime.text, email),
+            module.module_relname(email, email),
+            attempt(lambda: module.module_relname(email, email.mime.text)),
+        ],
+    }

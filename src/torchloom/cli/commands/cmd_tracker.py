@@ -83,12 +83,11 @@ def lineage(run: str, as_json: bool) -> None:
 
 def _tracker() -> "TrackerBase":
     """Return the first tracker of the config files; without any, that of our own runs."""
-    from torchloom.runner import config
+    from torchloom.runner.api import get_configured_trackers
     from torchloom.torchx.tracker import OWN, build_trackers
 
-    names = list(config.get_configs("torchx", "tracker")) or [OWN]
-    name = names[0]
-    made = list(build_trackers({name: config.get_config("tracker", name, "config")}))
+    name, config = next(iter(get_configured_trackers().items()), (OWN, None))
+    made = list(build_trackers({name: config}))
     if not made:
         raise UserError(f"[torchx:tracker] names {name!r}, which is no tracker; correct the name")
     return made[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from torchloom.specs.resources import Resource
+from torchloom.specs.role import DeviceMount
 
 EFA_DEVICE = "vpc.amazonaws.com/efa"
 NEURON_DEVICE = "aws.amazon.com/neurondevice"
@@ -142,3 +143,30 @@ def __getattr__(name: str) -> Callable[[], Resource]:
     if name not in _FUNCTIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return NAMED_RESOURCES[_FUNCTIONS[name]]
+
+
+def to_devicemounts(num_devices: int, device_type: str) -> list[DeviceMount]:
+    """Return the mounts of so many devices, numbered after their path."""
+    paths = (f"{device_type}{number}" for number in range(num_devices))
+    return [DeviceMount(src_path=path, dst_path=path) for path in paths]
+
+
+neuron_to_devicemounts = partial(to_devicemounts, device_type="/dev/neuron")
+efa_to_devicemounts = partial(to_devicemounts, device_type="/dev/infiniband/uverbs")
+DEVICES: Mapping[str, Callable[[int], list[DeviceMount]]] = {
+    EFA_DEVICE: efa_to_devicemounts,
+    NEURON_DEVICE: neuron_to_devicemounts,
+}
+
+
+def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:
+    """Return the mounts of a resource's devices; unknown ones are left out with a warning."""
+    mounts = []
+    for name, count in devices.items():
+        if name in DEVICES:
+            mounts += DEVICES[name](count)
+        else:
+            import warnings
+
+            warnings.warn(f"no mounts are known for device {name!r}", stacklevel=2)
+    return mounts
