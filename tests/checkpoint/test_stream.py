@@ -74,6 +74,7 @@ atexit.register(wait)
 """
 
 
+@pytest.mark.process
 def test_what_is_written_while_python_exits_is_written_whole(tmp_path: Path) -> None:
     words = [sys.executable, "-c", LATE, str(tmp_path / "file")]
     done = subprocess.run(words, capture_output=True, text=True)

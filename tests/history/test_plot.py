@@ -154,6 +154,7 @@ def test_another_kind_of_picture_is_refused() -> None:
         to_file(panels([FALLING]), Path("x.gif"))
 
 
+@pytest.mark.process
 def test_without_matplotlib_the_remedy_is_named(tmp_path: Path) -> None:
     (tmp_path / "matplotlib").mkdir()
     (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not here')")
@@ -174,6 +175,7 @@ def test_without_matplotlib_the_remedy_is_named(tmp_path: Path) -> None:
     assert "pip install 'torchloom[plots]'" in done.stdout
 
 
+@pytest.mark.process
 def test_matplotlib_is_imported_for_pictures_alone() -> None:
     code = (
         "import sys\n"

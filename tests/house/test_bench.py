@@ -102,6 +102,7 @@ def test_every_figure_has_a_target_and_every_target_a_figure(area: str) -> None:
     assert sorted(named) == sorted(TARGETS[area])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("area", sorted(TARGETS))
 def test_every_bench_can_be_loaded(area: str) -> None:
     words = [sys.executable, "-c", f"import benchmarks.{area}"]

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "make"))
+
+from check import memory_folder  # noqa: E402
+
 STEADY = "def test_steady():\n    pass\n"
 UNSTEADY = """
 from pathlib import Path
@@ -73,3 +77,17 @@ def test_many_that_fail_are_not_tried_again(house: Path) -> None:
 
     assert code == 1
     assert not any(line.startswith(("UNSTEADY", "FAILED twice")) for line in printed)
+
+
+def test_folders_of_unit_tests_are_in_memory_where_it_has_room_and_are_removed(
+    tmp_path: Path,
+) -> None:
+    with memory_folder(tmp_path, least_free=1) as [option, folder]:
+        made = [each.is_dir() for each in tmp_path.iterdir()]
+    with memory_folder(tmp_path, least_free=2**70) as too_small:
+        pass
+    with memory_folder(tmp_path / "none", least_free=1) as absent:
+        pass
+
+    assert (option, Path(folder).parents[1], made) == ("--basetemp", tmp_path, [True])
+    assert (list(tmp_path.iterdir()), too_small, absent) == ([], [], [])

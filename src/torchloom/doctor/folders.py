@@ -150,15 +150,8 @@ def _unescape(text: str) -> str:
 def home(place: HostPlace) -> Iterator[CheckFinding]:
     """Check the state folder: it may be shared by hosts, but SQLite files may not be there."""
     remedy = "set LOOM_HOME to another folder"
-    if why := _unwritable(place.home):
-        yield problem("state", f"{place.home}: {why}", remedy)
-        return
-    mount = _mount(place, place.home)
-    if mount and mount.is_network:
-        text = f"{place.home} is on {mount.kind}, a network file system: unfit for SQLite"
-        yield note("state", text, "fine for runs and logs; keep databases on a local disk")
-    else:
-        yield ok("state", f"{place.home}{_on(mount)}")
+    advice = "fine for runs and logs; keep databases on a local disk"
+    yield from _written("state", place, place.home, remedy, ": unfit for SQLite", advice)
 
 
 def runtime(place: HostPlace) -> Iterator[CheckFinding]:
@@ -184,19 +177,24 @@ def runtime(place: HostPlace) -> Iterator[CheckFinding]:
 
 def logs(place: HostPlace) -> Iterator[CheckFinding]:
     """Check the folder that the config files send logs to, if they do."""
-    if place.logs is None:
+    if place.logs is not None:
+        remedy = "set log_dir in .loomconfig to another folder"
+        advice = "logs of many ranks are slow there; a local log_dir is faster"
+        yield from _written("logs", place, place.logs, remedy, "", advice)
+
+
+def _written(
+    name: str, place: HostPlace, folder: Path, remedy: str, unfit: str, advice: str
+) -> Iterator[CheckFinding]:
+    """Check a folder that is written to; the advice is for one that other hosts share."""
+    if why := _unwritable(folder):
+        yield problem(name, f"{folder}: {why}", remedy)
         return
-    if why := _unwritable(place.logs):
-        yield problem(
-            "logs", f"{place.logs}: {why}", "set log_dir in .loomconfig to another folder"
-        )
-        return
-    mount = _mount(place, place.logs)
+    mount = _mount(place, folder)
     if mount and mount.is_network:
-        text = f"{place.logs} is on {mount.kind}, a network file system"
-        yield note("logs", text, "logs of many ranks are slow there; a local log_dir is faster")
+        yield note(name, f"{folder} is on {mount.kind}, a network file system{unfit}", advice)
     else:
-        yield ok("logs", f"{place.logs}{_on(mount)}")
+        yield ok(name, f"{folder}{_on(mount)}")
 
 
 def shared_memory(place: HostPlace) -> Iterator[CheckFinding]:

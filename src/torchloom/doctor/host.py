@@ -114,7 +114,7 @@ def _found(root: Path) -> dict[str, int]:
         kind: sum(bool(re.fullmatch(pattern, entry.name)) for entry in dev.glob(glob))
         for kind, glob, pattern in _KINDS
     }
-    for card in (root / "sys/class/drm").glob("renderD*"):
+    for card in sorted((root / "sys/class/drm").glob("renderD*")):
         driver = (card / "device/driver").resolve().name
         if (kind := _DRM_DRIVERS.get(driver)) and (kind != "AMD" or (dev / "kfd").exists()):
             counts[kind] = counts.get(kind, 0) + 1

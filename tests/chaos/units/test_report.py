@@ -208,6 +208,7 @@ def test_who_strikes_hears_of_a_broken_promise_once(stage: Stage) -> None:
     assert judge.end(None)["ok"] is False
 
 
+@pytest.mark.process
 def test_the_judge_loads_nothing_of_what_is_judged() -> None:
     words = "import sys, torchloom.chaos.checker.judgement; print(*sys.modules)"
 

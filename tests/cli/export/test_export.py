@@ -342,6 +342,7 @@ def test_a_plane_elsewhere_has_the_folders_and_it_is_said(
     assert (code, "ask on its host" in err) == (2, True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("out", ["-", "x.html"])
 def test_the_page_is_written_byte_by_byte_whatever_the_terminal_speaks(
     out: str, ended: Any, bundle: Path
@@ -357,6 +358,7 @@ def test_the_page_is_written_byte_by_byte_whatever_the_terminal_speaks(
     assert made.endswith("</html>\u2013\u202f".encode())
 
 
+@pytest.mark.process
 def test_the_help_imports_nothing_heavy() -> None:
     words = "import sys; from torchloom.cli.main import main; main(['export', '--help']);"
     script = words + " print([name for name in ('fastapi', 'sqlalchemy') if name in sys.modules])"

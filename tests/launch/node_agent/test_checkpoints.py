@@ -7,6 +7,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import pytest
 from blake3 import blake3
 
 from torchloom.checkpoint import Manifest, Shard
@@ -152,6 +153,7 @@ def test_what_cannot_be_done_is_said_by_its_code(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.process
 def test_an_agent_that_never_commits_does_not_import_what_that_needs() -> None:
     program = (
         "import sys, torchloom.launch.node_agent.service\n"

@@ -182,6 +182,7 @@ def test_orders_are_heard_and_what_is_none_is_not(loop: Loop) -> None:
     assert loop.orders == [order]
 
 
+@pytest.mark.process
 def test_a_launch_process_has_nothing_of_it_before_its_line_is_opened() -> None:
     import subprocess
     import sys

@@ -303,6 +303,7 @@ def test_the_attempt_after_a_kill_always_comes_up(kind: str, rounds: int) -> Non
     assert [one["codes"] for one in json.loads(done.stdout)] == [[0, 0, 0, 0]] * rounds
 
 
+@pytest.mark.process
 def test_installing_imports_neither_torch_nor_anything_slow() -> None:
     done = python(
         "import os, sys, typing\n"
@@ -344,6 +345,7 @@ print(found is module.__spec__, importlib.reload(module) is module)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("source", STAND_IN.values(), ids=STAND_IN.keys())
 def test_a_torch_that_works_otherwise_is_imported_untouched(tmp_path: Path, source: str) -> None:
     _stand_in(tmp_path, source)

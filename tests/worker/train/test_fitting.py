@@ -57,6 +57,7 @@ def test_a_job_with_a_script_is_not_for_ready_made_training() -> None:
         check_job(JobSpec("x", script="train.py"))
 
 
+@pytest.mark.process
 def test_a_job_is_checked_without_torch() -> None:
     script = "import sys, torchloom.worker.train.hyperparameters; print('torch' in sys.modules)"
 
