@@ -27,7 +27,6 @@ STARTS = 12  # at most, until a warm interpreter has learned what the program im
 TRAINED = Path(__file__).with_name("programs_trained.py")
 WATCHED = '"watched"'  # in the record of a run: a loss is recovered live from now on
 KINDS = {"huggingface": "Hugging Face", "lightning": "Lightning", "accelerate": "Accelerate"}
-LIVE = ("huggingface", "lightning")
 
 
 class Line(NamedTuple):
@@ -43,21 +42,37 @@ def figures(lab: Lab) -> list[Figure]:
     """Return the figures of programs with a trainer."""
     lab.at_end.callback(end_zygotes, lab)
     plane = once(lambda: lab.at_end.enter_context(planes.up(lab)))
-    own = f"ms from SIGKILL to the newcomer's first step, {RANKS} ranks"
-    found: list[Figure] = []
-    for kind, name in KINDS.items():
-        added = Subject(f"{name}: LOOM_ATTACH=1 less LOOM_ATTACH=0", partial(cost, lab, kind))
-        found.append(Figure(f"step-{kind}", "µs of processor time a step", added))
-    for kind in KINDS:
-        words = f"loom launch -n {RANKS} {TRAINED.name} {kind}"
-        begun = Subject(words, partial(start, lab, once(partial(learn, lab, kind)), kind))
-        found.append(Figure(f"start-{kind}", f"ms to the first step of {RANKS} ranks", begun))
-    for kind in LIVE:
-        words = f"loom launch -n {RANKS} {TRAINED.name} {kind}"
-        for what, unit in (("kill", own), ("recover", f"{own}, less the script's set-up")):
-            sample = partial(kill, lab, plane, once(partial(learn, lab, kind)), kind, what)
-            found.append(Figure(f"{what}-{kind}", unit, Subject(words, sample)))
-    return found
+    learned = {kind: once(partial(learn, lab, kind)) for kind in KINDS}
+
+    def step(kind: str) -> Subject:
+        return Subject(f"{KINDS[kind]}: LOOM_ATTACH=1 less LOOM_ATTACH=0", partial(cost, lab, kind))
+
+    def begun(kind: str) -> Subject:
+        return Subject(words(kind), partial(start, lab, learned[kind], kind))
+
+    def killed(kind: str, what: str) -> Subject:
+        return Subject(words(kind), partial(kill, lab, plane, learned[kind], kind, what))
+
+    added, first = "µs of processor time a step", f"ms to the first step of {RANKS} ranks, warm"
+    back = f"ms from SIGKILL to the newcomer's first step, {RANKS} ranks"
+    less = f"{back}, less the script's set-up"
+    return [
+        Figure("step-huggingface", added, step("huggingface")),
+        Figure("step-lightning", added, step("lightning")),
+        Figure("step-accelerate", added, step("accelerate")),
+        Figure("start-huggingface", first, begun("huggingface")),
+        Figure("start-lightning", first, begun("lightning")),
+        Figure("start-accelerate", first, begun("accelerate")),
+        Figure("kill-huggingface", back, killed("huggingface", "kill")),
+        Figure("kill-lightning", back, killed("lightning", "kill")),
+        Figure("recover-huggingface", less, killed("huggingface", "recover")),
+        Figure("recover-lightning", less, killed("lightning", "recover")),
+    ]
+
+
+def words(kind: str) -> str:
+    """Return the command of a training."""
+    return f"loom launch -n {RANKS} {TRAINED.name} . {kind}"
 
 
 def lines(started: Started, rank: int) -> list[Line]:
