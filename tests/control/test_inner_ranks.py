@@ -16,6 +16,7 @@ import pytest
 from torchloom.client import plane as client
 from torchloom.errors import LoomError
 
+from ..harness.forked_ranks import free_port
 from ..harness.home import until
 from ..harness.plane_jobs import PATIENCE, SCRIPTS, Job, Plane, loom
 
@@ -37,6 +38,13 @@ WAYS = {
     "lightning": (FIT,),
     "variables": ("--", "bash", EACH, sys.executable, SCRIPT),
 }
+# Where `pip install --target` has put deepspeed; with it in our environment, the other frameworks
+# would import it, too.
+DEEPSPEED = os.environ.get("LOOM_TEST_DEEPSPEED", "")
+if DEEPSPEED:
+    there = ("-e", f"PYTHONPATH={DEEPSPEED}", "-e", "DS_ACCELERATOR=cpu")
+    launch = ("-m", "deepspeed.launcher.runner", "--num_gpus", str(WORLD))
+    WAYS["deepspeed"] = (*there, *launch, "--master_port", str(free_port()), SCRIPT)
 Begin = Callable[..., Job]
 
 
@@ -89,6 +97,10 @@ def same_weights(job: Job) -> None:
         pytest.param("spawn"),
         pytest.param("lightning", marks=pytest.mark.needs("lightning")),
         pytest.param("variables"),
+        pytest.param(
+            "deepspeed",
+            marks=pytest.mark.skipif(not DEEPSPEED, reason="LOOM_TEST_DEEPSPEED is not set"),
+        ),
     ],
 )
 def test_ranks_of_a_launcher_inside_the_job_are_its_ranks(begun: dict[str, Job], way: str) -> None:

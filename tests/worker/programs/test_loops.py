@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 SCRIPT = str(Path(__file__).parent / "scripts" / "trained.py")
 WORLD, STEPS, HELD = 2, 16, 4
 NEW = 0.03
+LONG = ("DDP", "FSDP2", "TP")  # killed as the loop like nanoGPT's is
 
 
 def rows(ranks: Ranks, rank: int) -> list[Any]:
@@ -71,7 +72,9 @@ def test_a_ddp_loop_is_seen_and_steered(ranks: Ranks) -> None:
 
 @pytest.mark.shows("DDP loop", "step")
 @pytest.mark.shows("Loop like nanoGPT's", "step")
-@pytest.mark.parametrize("kind", ["DDP", "nanoGPT"])
+@pytest.mark.shows("FSDP2 loop", "step")
+@pytest.mark.shows("Tensor parallel loop", "step")
+@pytest.mark.parametrize("kind", ["DDP", "nanoGPT", "FSDP2", "TP"])
 def test_a_loop_that_continues_from_its_own_checkpoint_has_its_own_steps(
     ranks: Ranks, kind: str
 ) -> None:
@@ -104,10 +107,16 @@ def test_a_loop_with_accumulation_clipping_and_its_own_schedule_is_seen_and_stee
 
 
 @pytest.mark.shows("Loop like nanoGPT's", "killed")
+@pytest.mark.shows("DDP loop", "killed")
+@pytest.mark.shows("FSDP2 loop", "killed")
+@pytest.mark.shows("Tensor parallel loop", "killed")
+@pytest.mark.parametrize(
+    "kind", ["nanoGPT", *(pytest.param(one, marks=pytest.mark.soak) for one in LONG)]
+)
 def test_a_killed_loop_that_saves_itself_continues_with_the_lr_that_was_set(
-    plane: Plane, warm: None, tmp_path: Path
+    plane: Plane, warm: None, tmp_path: Path, kind: str
 ) -> None:
-    told = {"KIND": "nanoGPT", "ADAM": 1, "EVERY": 10, "STEPS": 30}
+    told = {"KIND": kind, "ADAM": 1, "EVERY": 10, "STEPS": 30}
     with ending(TrainerJob("trained.py", tmp_path / "out", hold=3, retries=1, **told)) as job:
         job.held(3)
         job.ready()

@@ -38,6 +38,7 @@ def written_in(ranks: Ranks, kind: str, applied: Applied, **more: str) -> dict:
     return json.loads(text[0])
 
 
+@pytest.mark.shows("Plain loop", "lr")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_weights_are_those_of_a_program_with_the_change_written_in(
     ranks: Ranks, kind: str

@@ -25,7 +25,8 @@ from torchloom.errors import UserError
 def command(area: str, as_json: bool, only: str | None, count: int | None) -> int:
     """Run the benchmarks of one area, in a checkout of the repository.
 
-    AREA is `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery` or `dashboard`.
+    AREA is `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery`,
+    `programs`, `schedulers` or `dashboard`.
     `make bench` installs the tools to compare with. Exits with 1 if a target is missed.
     """
     words = [area, *(["--json"] if as_json else [])]

@@ -7,6 +7,7 @@ of the others, and joins them at its first unit.
 
 import contextlib
 import math
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,6 +125,18 @@ class LiveFit(LiveTraining):
     @property
     def _fetcher(self) -> Any:
         return self._fit._data_fetcher
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let SIGTERM end this process while it waits for the others.
+
+        Lightning's handler notes it for the next batch, and none comes if all ranks are restarted.
+        """
+        known = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, known if known is not None else signal.SIG_DFL)
 
     # The position of a newcomer.
 

@@ -166,6 +166,10 @@ class LiveTraining(ABC):
         """Return why an interrupted interlude cannot be done again; empty if it can."""
         return ""
 
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        """Return what surrounds each wait for the other ranks."""
+        return contextlib.nullcontext()
+
     # From the first unit to the last.
 
     def track(self, ddp: RemadeDdp, **things: Any) -> None:
@@ -196,7 +200,10 @@ class LiveTraining(ABC):
 
     def foresee(self) -> int | None:
         """Return the step at which a newcomer joins the others; None in any other process."""
-        return self._recovery.foresee() if self._recovery and self.is_joining else None
+        if self._recovery is None or not self.is_joining:
+            return None
+        with self.waiting():
+            return self._recovery.foresee()
 
     def enter_unit(self, own_draws: int | None) -> None:
         """Begin a unit; a newcomer joins the others first.
@@ -291,7 +298,8 @@ class LiveTraining(ABC):
         step = self._at if is_unit else self.reached()
         self._is_behind = False
         why = self.unfit or self._why_lost(is_unit)
-        live.recover(step, error, why)
+        with self.waiting():
+            live.recover(step, error, why)
         if is_unit and not self._is_behind:
             restore_generators(self._rng)
 
@@ -351,7 +359,8 @@ class LiveTraining(ABC):
         """Join the others, and make this process one of them at the begin of its unit."""
         assert self._recovery is not None
         here, self._expected = generator_states(), self.reached()
-        self._recovery.arrive()
+        with self.waiting():
+            self._recovery.arrive()
         private = self._given
         self._pages[self._expected - 1] = private["rng"] if private is not None else here
         restore_generators(self._page_of_step_before())

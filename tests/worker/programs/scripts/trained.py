@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 KIND, OUT = os.environ["KIND"], Path(os.environ.get("FILES") or os.environ["OUT"])
 STEPS, EVERY, WIDTH, LR = int(os.environ["STEPS"]), int(os.environ.get("EVERY", "1000")), 8, 0.1
 ADAM = {"lr": LR, "betas": (0.0, 0.0), "weight_decay": 0.0}  # each weight moves by the lr
-SAVED = OUT / "saved"
+IS_SHARDED = KIND in ("FSDP2", "TP")
+SAVED = OUT / ("saved-" + os.environ["RANK"] if IS_SHARDED else "saved")
 
 
 def held(step):
@@ -43,11 +44,40 @@ def shown(was):
 
 def save(step):
     """Save for another process, as programs do it themselves."""
-    if KIND in ("DDP", "nanoGPT") and dist.get_rank() == 0:
-        parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        torch.save({**states, "step": step}, SAVED.with_suffix(".partial"))
-        SAVED.with_suffix(".partial").rename(SAVED)
+    if not IS_SHARDED and dist.get_rank():
+        return
+    states = {"schedule": schedule.state_dict(), "step": step}
+    if IS_SHARDED:  # each rank its parts
+        states["lr"] = optimizer.param_groups[0]["lr"]
+        states["weights"] = [local(part).detach() for part in model.parameters()]
+        states["moments"] = [
+            {name: local(value) for name, value in optimizer.state[part].items()}
+            for part in model.parameters()
+        ]
+    else:
+        states |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(states, SAVED.with_suffix(".partial"))
+    SAVED.with_suffix(".partial").rename(SAVED)
+
+
+def restore():
+    """Continue where another process has saved; return its step."""
+    saved = torch.load(SAVED)
+    schedule.load_state_dict(saved["schedule"])
+    if not IS_SHARDED:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        return saved["step"]
+    optimizer.param_groups[0]["lr"] = saved["lr"]
+    for part, weights, moments in zip(
+        model.parameters(), saved["weights"], saved["moments"], strict=True
+    ):
+        local(part).detach().copy_(weights)
+        for name, value in moments.items():
+            whole = torch.zeros_like(part) if name != "step" else value
+            local(whole).copy_(value)
+            optimizer.state[part][name] = whole
+    return saved["step"]
 
 
 def batch(step):
@@ -114,11 +144,7 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
 weight, step = model.parameters().__next__(), 0
 if SAVED.exists():
-    saved = torch.load(SAVED)
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    schedule.load_state_dict(saved["schedule"])
-    step = saved["step"]
+    step = restore()
 with (OUT / f"starts-{dist.get_rank()}").open("a") as file:
     file.write(f"{os.getpid()}\n")
 with (OUT / f"steps-{dist.get_rank()}").open("a") as file:
