@@ -77,6 +77,30 @@ def test_a_killed_job_ends_with_the_bits_of_an_undisturbed_one(
 
 
 @pytest.mark.soak
+def test_a_released_job_goes_on_with_the_bits_of_an_undisturbed_one(
+    plane: Plane, tmp_path: Path
+) -> None:
+    door = door_of_admin()
+    calm, struck = tmp_path / "calm", tmp_path / "struck"
+
+    door.ends(submitted(door, "hsdp", calm, 0))
+    job = submitted(door, "hsdp", struck, HOLD)
+    until(lambda: all(len(notes(struck, rank)) == HOLD for rank in range(WORLD)), PATIENCE)
+    loom("pause", "--release", "--at", str(HOLD + 1), "--wait", "0", job)
+    (struck / "go").touch()
+    until(lambda: door.ask(f"/api/jobs/{job}")["status"] == "PAUSED", PATIENCE)
+    until(lambda: HOLD + 1 in committed(door, job), PATIENCE)
+    loom("resume", job, "--json")
+    ended = door.ends(job)
+
+    assert ended["status"] == "COMPLETED"
+    for rank in range(WORLD):
+        undisturbed, rows = notes(calm, rank), notes(struck, rank)
+        assert [row["digest"] for row in rows] == [row["digest"] for row in undisturbed]
+        assert len({row["pid"] for row in rows}) == 2
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["submitted", "launched"])
 def test_a_job_resumes_on_another_mesh(
     how: str, plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
