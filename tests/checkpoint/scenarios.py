@@ -20,7 +20,7 @@ from torchloom.checkpoint import (
     shard_name,
 )
 
-from .witness import WORLD, content, plain_manifest
+from .witness import DIVIDED, WORLD, content, plain_manifest
 
 LEAST_PART = 5 * 2**20  # bytes that S3 wants of all parts but the last
 Tell = Callable[[str], None]
@@ -49,6 +49,16 @@ def commit(storage: Storage, step: int, generation: int = 0) -> str:
 def committing(storage: Storage, tell: Tell) -> None:
     """Save a step and commit it. 100 is there before."""
     _save(storage, tell, 200, 0)
+
+
+def dividing(storage: Storage, tell: Tell) -> None:
+    """Save a step of ranks that divide the state, and commit it. 100 is there before."""
+    plain = {**plain_manifest(200), "strategy": "fsdp", "sharding": DIVIDED}
+    manifest = Manifest.from_json(json.dumps(plain))
+    _again(tell, lambda: write(storage, 200))
+    _again(tell, lambda: storage.commit(manifest.draft, manifest))
+    tell("committed 200 0")
+    _again(tell, storage.committed)
 
 
 def uploading(storage: Storage, tell: Tell) -> None:
@@ -114,6 +124,7 @@ class Scenario:
 
 SCENARIOS = {
     "committing": Scenario(committing, whole=(100,)),
+    "dividing": Scenario(dividing, whole=(100,)),
     "uploading": Scenario(uploading, whole=(100,), only_s3=True),
     "repeating": Scenario(repeating, whole=(100, 300)),
     "replacing": Scenario(replacing, whole=(100,), damaged=(200,)),

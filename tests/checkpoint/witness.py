@@ -13,6 +13,15 @@ WORLD = 2
 SIZES = (40_961, 4_096)  # bytes of a shard: one with a tail, one without
 
 
+DIVIDED = {  # where the parts of tensors are that two ranks share; more than a page of it
+    "mesh": {"dp_shard": WORLD, "tp": 1},
+    "tensors": {
+        f"models.model.layers.{at}.weight": ["float32", [8, at + 1], [["dp_shard", 0]], [], 0]
+        for at in range(200)
+    },
+}
+
+
 def content(step: int, rank: int, generation: int = 0) -> bytes:
     """Return what a rank saves at a step, the same each time."""
     seed = f"{step} {rank} {generation}".encode()
@@ -96,6 +105,8 @@ def _is_good(folder: str, text: bytes, files: Mapping[str, bytes], place: Any) -
     try:
         manifest = json.loads(text)
     except ValueError:
+        return False
+    if manifest["strategy"] == "fsdp" and manifest["sharding"] != DIVIDED:
         return False
     for shard in manifest["shards"]:
         data = files.get(place(folder, manifest, shard["name"]))

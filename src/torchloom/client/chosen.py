@@ -27,7 +27,7 @@ _COLUMNS = {
 }
 _PASSED = (
     *("values", "hold", "guard", "span", "command", "at", "reason"),
-    *("workers", "from_step", "until", "from_scratch", "unpause", "release"),
+    *("workers", "from_step", "until", "from_scratch", "distributed", "unpause", "release"),
 )
 Facts = Mapping[str, Any]
 

@@ -90,6 +90,26 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
     return unfolded
 
 
+def rearranged(
+    job: Mapping[str, Any], workers: int | None, distributed: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return a submitted job with another number of workers, strategy or mesh; SpecError if it
+    does not fit.
+
+    Another strategy takes all workers where no mesh is given with it.
+    """
+    changed = dict(job)
+    if workers is not None:
+        changed["resources"] = {**(job.get("resources") or {}), "workers": workers}
+    if distributed:
+        before = dict(job.get("distributed") or {})
+        if "strategy" in distributed:
+            before = {key: each for key, each in before.items() if key == "backend"}
+        changed["distributed"] = {**before, **distributed}
+    job_from_dict(changed)
+    return changed
+
+
 def job_in_short(spec: JobSpec) -> dict[str, Any]:
     """Return a job as plain data, without fields that have their defaults."""
     silent = job_to_dict(JobSpec(""))

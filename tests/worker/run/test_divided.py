@@ -1,9 +1,11 @@
 """State that ranks divide: saved by each, resumed bit by bit, or on another mesh."""
 
+import json
 from typing import Any
 
 import pytest
 
+from ...checkpoint.witness import spoil
 from .conftest import Lives
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
@@ -68,6 +70,22 @@ def tensors(lives: Lives, life: int, name: str, world: int) -> dict[str, Any]:
     return {key: (str(each.dtype), each.tolist()) for key, each in found.items()}
 
 
+def assert_readable(lives: Lives, wanted: dict[str, Any]) -> None:
+    """Check what one process without a group reads of the checkpoints of both meshes."""
+    from safetensors.torch import load_file
+
+    from torchloom.worker.saving import export, inspection
+
+    before, after = (inspection.read(str(lives.root), step) for step in (2, 3))
+    found = inspection.compare(before, after)
+    assert found["tensors"] == []
+    file = lives.folder / "model.safetensors"
+    asked = {"file": str(file), "job": "job", "step": 2, "optimizer": False, "replace": False}
+    export.export(before, asked)
+    named = {key: each for key, each in wanted.items() if " " not in key}  # not an optimizer's
+    assert {k: (str(t.dtype), t.tolist()) for k, t in load_file(file).items()} == named
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_state_is_the_same_on_another_mesh_and_back(lives: Lives, way: str) -> None:
     (there, before), (here, after) = WAYS[way]
@@ -82,5 +100,36 @@ def test_state_is_the_same_on_another_mesh_and_back(lives: Lives, way: str) -> N
     assert len(first) == 8 + 8 * 3 + 1  # parameters, three of AdamW for each, a buffer
     assert tensors(lives, 2, "resumed", here) == first
     assert tensors(lives, 3, "resumed", there) == first
+    assert_readable(lives, first)
     assert (moved["exact"], moved["step"]) == (False, 2)
     assert "world size" in moved["why"] or "mesh" in moved["why"]
+
+
+def test_a_damaged_part_means_the_checkpoint_before(lives: Lives) -> None:
+    world, told = CASES["hybrid"]
+    saved = {"checkpointing": {"every_n_steps": 3}, "leave": 7}
+    lives.run(world, script="divided.py", **told, **saved)
+    spoil(lives.root / "ckpt_step_00006" / "worker_3.pt")
+
+    rest = lives.run(world, script="divided.py", resume=6, **told)
+
+    assert [mine[0]["step"] for mine in rest] == [3] * world
+    damaged = {(one["step"], one["name"]) for one in lives.events("checkpoint_damaged")}
+    assert damaged == {(6, "worker_3.pt")}
+    assert all(one["step"] == 3 and one["exact"] for one in lives.events("restored"))
+
+
+def test_a_part_that_is_not_the_manifests_is_damage(lives: Lives) -> None:
+    world, told = CASES["fsdp"]
+    saved = {"checkpointing": {"every_n_steps": 3}, "leave": 7}
+    lives.run(world, script="divided.py", **told, **saved)
+    path = lives.root / "ckpt_step_00006" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["sharding"]["tensors"]["models.model.0.weight"][1] = [11, 6]
+    path.write_text(json.dumps(manifest))
+
+    rest = lives.run(world, script="divided.py", resume=6, **told)
+
+    assert [mine[0]["step"] for mine in rest] == [3] * world
+    whys = {one["why"] for one in lives.events("checkpoint_damaged")}
+    assert any("models.model.0.weight is missing, or is not the one" in why for why in whys), whys

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 )
 @click.argument("job", required=False, default="")
 @click.option("-n", "workers", type=Number(1), metavar="N", help="New number of ranks.")
+@click.option("--strategy", metavar="NAME", help="Another strategy, such as fsdp.")
+@click.option("--mesh", metavar="SIZES", help="Another mesh, such as dp_shard=2,tp=2.")
 @click.option("--from", "step", type=Number(0), metavar="STEP", help="Resume from this checkpoint.")
 @click.option("--until", type=Number(1), metavar="STEP", help="Train up to this step.")
 @click.option("--from-scratch", is_flag=True, help="Start over if there is no checkpoint.")
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 def command(
     job: str,
     workers: int | None,
+    strategy: str | None,
+    mesh: str | None,
     step: int | None,
     until: int | None,
     from_scratch: bool,
@@ -46,11 +50,18 @@ def command(
     An ended job continues as a new attempt of the same run and is followed as by `run`. --from
     ignores newer checkpoints. A job without a checkpoint starts over only with --from-scratch, or
     after confirmation. A COMPLETED job needs --until, which extends it (for programs that loop
-    over `run.steps`), or --from. JOB defaults to the only active job.
+    over `run.steps`), or --from. --strategy and --mesh change `distributed` of a job file. JOB
+    defaults to the only active job.
     """
     from torchloom.errors import LoomError
 
-    options = {"workers": workers, "from_step": step, "until": until, "reason": reason}
+    options: dict[str, Any] = {
+        "workers": workers,
+        "from_step": step,
+        "until": until,
+        "reason": reason,
+    }
+    options |= {"distributed": _arrangement(strategy, mesh)}
     asked = {"job": job, **{name: value for name, value in options.items() if value is not None}}
     try:
         return _resume({**asked, "from_scratch": from_scratch}, detach, as_json)
@@ -58,6 +69,19 @@ def command(
         if not _may_start_over(error):
             raise
     return _resume({**asked, "from_scratch": True}, detach, as_json)
+
+
+def _arrangement(strategy: str | None, mesh: str | None) -> dict[str, Any] | None:
+    """Parse `--strategy NAME` and `--mesh dp_shard=2,tp=2`."""
+    from torchloom.errors import UserError
+
+    found: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
+    if mesh is not None:
+        pairs = [word.partition("=") for word in mesh.split(",")]
+        if not all(size.isdecimal() and len(size) < 7 for _, _, size in pairs):
+            raise UserError(f"--mesh {mesh!r}: give sizes by name, such as dp_shard=2,tp=2")
+        found["mesh"] = {name.strip(): int(size) for name, _, size in pairs}
+    return found or None
 
 
 def _may_start_over(refusal: "LoomError") -> bool:
@@ -119,7 +143,7 @@ def _resumption(record: "RunRecord", asked: dict[str, Any]) -> "Resumption":
     known = _known_to_the_plane(record.id)
     submission.committed_steps(record.id)
     ranks, step, until = map(asked.get, ("workers", "from_step", "until"))
-    wanted = Continuation(ranks, step, until, asked["from_scratch"])
+    wanted = Continuation(ranks, step, until, asked["from_scratch"], asked.get("distributed"))
     is_ahead = known is not None and job_shapes.is_ahead(record, known)
     is_complete = record.state is AppState.SUCCEEDED and not is_ahead
     if record.started_at is not None:

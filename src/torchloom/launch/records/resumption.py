@@ -23,6 +23,7 @@ from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.request import LaunchRequest, RoleRequest
+from torchloom.launch.variables import SPEC_VARIABLE
 from torchloom.settings import environment
 from torchloom.specs.api import AppState
 from torchloom.specs.dataclass import dataclass
@@ -70,6 +71,7 @@ class Continuation:
     step: int | None = None  # from its checkpoint of this step, instead of the newest
     until: int | None = None  # train up to this step, also beyond the program's own last
     from_scratch: bool = False  # it may start over, where it has no checkpoint
+    distributed: Mapping[str, Any] | None = None  # another strategy, or another mesh
 
     def check(self, job: str, is_complete: bool, newest: int | None) -> None:
         """Refuse what cannot have been meant, given the step of the newest checkpoint, if any."""
@@ -126,6 +128,8 @@ def going_on(app_id: str, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
     _check(request)
     if asked.ranks is not None:
         request = replace(request, roles=(resized(request, asked.ranks),))
+    if asked.ranks is not None or asked.distributed:
+        request = replace(request, roles=tuple(_rearranged(each, asked) for each in request.roles))
     return _continued(request, record, asked, request)
 
 
@@ -253,6 +257,25 @@ def resized(request: LaunchRequest, ranks: int) -> RoleRequest:
             "it resumes with as many as it had; leave -n out"
         )
     return replace(roles[0], ranks=ranks, distributed=True, uneven=())
+
+
+def _rearranged(role: RoleRequest, asked: Continuation) -> RoleRequest:
+    """Return a role whose ranks get the job with the new number of workers, strategy or mesh."""
+    from torchloom.specs.jobspec_shape import rearranged
+
+    found = []
+    for replica in role.replicas:
+        text = replica.env.get(SPEC_VARIABLE)
+        if text:
+            job = rearranged(json.loads(text), asked.ranks, asked.distributed)
+            replica = replace(replica, env={**replica.env, SPEC_VARIABLE: json.dumps(job)})
+        elif asked.distributed:
+            raise NotResumable(
+                "the run has no job file, which could name another strategy or mesh: its program"
+                " chooses them, by run.wrap(model, strategy=...)"
+            )
+        found.append(replica)
+    return replace(role, replicas=tuple(found))
 
 
 def _check(request: LaunchRequest) -> None:

@@ -121,6 +121,13 @@ class CommandRequest(Request, schema="CommandRequest"):
         default=None,
         description="for `resume`: train up to this step; extends a completed job",
     )
+    distributed: dict[str, Any] | None = Field(
+        default=None,
+        description=(
+            "for `resume` of an ended job: changes of `distributed` in its job file, such as"
+            " `strategy` and `mesh`"
+        ),
+    )
     from_scratch: bool = Field(
         default=False, description="for `resume`: start over if there is no checkpoint"
     )

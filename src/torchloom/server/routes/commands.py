@@ -17,7 +17,7 @@ _ONLY = {
     **dict.fromkeys(("values", "hold", "guard", "span"), ("set",)),
     "command": ("undo",),
     "release": ("pause",),
-    **dict.fromkeys(("from_step", "until", "from_scratch", "unpause"), ("resume",)),
+    **dict.fromkeys(("from_step", "until", "from_scratch", "distributed", "unpause"), ("resume",)),
     "workers": ("resume", "resize"),
 }
 router = APIRouter(tags=["commands"])

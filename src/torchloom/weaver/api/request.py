@@ -123,6 +123,7 @@ _READERS: Mapping[Any, Callable[[str, Any], Any]] = {
     bool | None: _flag,
     tuple[str, ...] | None: _texts,
     Mapping[str, Any]: _mapping,
+    Mapping[str, Any] | None: _mapping,
     Any: lambda name, value: value,  # the handler reads it
 }
 
@@ -253,6 +254,7 @@ class ResumeRequest(JobCommandRequest):
     from_step: int | None = None
     until: int | None = None
     from_scratch: bool = False
+    distributed: Mapping[str, Any] | None = None  # another strategy, or another mesh
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from torchloom.rules import queue
 from torchloom.rules.control.command import CommandKind, Status
 from torchloom.rules.queue import Need
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.jobspec_shape import job_from_dict, rearranged
 from torchloom.specs.states import JobState
 from torchloom.weaver import views
 from torchloom.weaver.api.commands import CommandApi
@@ -162,12 +162,12 @@ class ResumeApi:
         coordinator = self._weaver.coordinator
         # A new attempt fences commits of older generations.
         await self._weaver.reports.settled(job.id, _COMMITS)
-        await coordinator.nodes_for(self._need(job.id, wanted.ranks))
+        await coordinator.nodes_for(self._need(job.id, wanted))
         before = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
         job = self._weaver.jobs.get(job.id) or job
         if not is_over(job) and not is_released(job):
             raise NotResumable(_not_now(job))  # another request was faster
-        spec = self._spec(job.id, wanted.ranks)
+        spec = self._spec(job.id, wanted)
         if spec is None:
             await coordinator.relaunch(job, author, why, wanted)
             self._weaver.jobs.mark(job.id, {RESUMED: question})
@@ -176,15 +176,15 @@ class ResumeApi:
             coordinator.resume(job, NewAttempt(spec, author, why, left, wanted, question))
         return self._weaver.jobs.get(job.id) or job
 
-    def _spec(self, job: str, ranks: int | None) -> Any:
+    def _spec(self, job: str, wanted: Continuation) -> Any:
         """Return the spec to resume a job with; none for one that was not submitted."""
         submission = self._weaver.coordinator.submission(job)
-        if submission is None or ranks is None:
+        if submission is None or (wanted.ranks is None and not wanted.distributed):
             return submission.spec if submission else None
-        return with_workers(submission.spec, ranks)
+        return with_workers(submission.spec, wanted.ranks, wanted.distributed)
 
-    def _need(self, job: str, ranks: int | None) -> Need | None:
-        spec = self._spec(job, ranks)
+    def _need(self, job: str, wanted: Continuation) -> Need | None:
+        spec = self._spec(job, wanted)
         return job_queue.need_of(job_from_dict(spec).resources) if spec is not None else None
 
     def _is_leaving(self, name: str) -> bool:
@@ -228,7 +228,8 @@ class ResumeApi:
 def continuation(asked: ResumeRequest) -> Continuation:
     """Return how to resume a job that has ended."""
     ranks = wanted_ranks(asked.workers)
-    return Continuation(ranks, asked.from_step, asked.until, asked.from_scratch)
+    rest = asked.from_step, asked.until, asked.from_scratch, asked.distributed
+    return Continuation(ranks, *rest)
 
 
 def wanted_ranks(ranks: int | None) -> int | None:
@@ -246,14 +247,14 @@ def _not_now(job: JobRow) -> str:
     return f"{job.id} is {job.state}: nothing to resume; {remedy}"
 
 
-def with_workers(spec: Any, workers: int) -> dict[str, Any]:
-    """Return a spec with another number of workers, or refuse it."""
-    changed = {**spec, "resources": {**(spec.get("resources") or {}), "workers": workers}}
+def with_workers(
+    spec: Any, workers: int | None, distributed: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a spec with another number of workers, strategy or mesh, or refuse it."""
     try:
-        job_from_dict(changed)
+        return rearranged(spec, workers, distributed)
     except SpecError as error:
         raise BadSpec(error.path, error.problem) from error
-    return changed
 
 
 class ResizeApi:

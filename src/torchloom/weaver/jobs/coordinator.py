@@ -181,4 +181,5 @@ def _facts(asked: Continuation) -> dict[str, Any]:
     """Return what the journal keeps of a resumption."""
     facts: dict[str, Any] = {"workers": asked.ranks, "from_step": asked.step}
     facts |= {} if asked.until is None else {"until": asked.until}
+    facts |= {} if not asked.distributed else {"distributed": dict(asked.distributed)}
     return {**facts, "from_scratch": True} if asked.from_scratch else facts

@@ -4,8 +4,7 @@ Parameters and optimizer states are named after parameters, not counted: the ran
 find what they need by these names. Everything else is saved as in `tracked_state`.
 """
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from torchloom.worker.run.parts import (
     is_divided,
     local_of,
     mesh_of_all,
+    settle,
     taken,
 )
 from torchloom.worker.run.tracked_state import OtherProgram, State, TrackedState
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     from torchloom.worker.saving.loader import Loaded
 
 _PART = "<part>"  # the key of what stands for a divided tensor in a state
-
-
-def settle(modules: Iterable[nn.Module]) -> None:
-    """Have FSDP free the whole parameters that an evaluation has left gathered."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(fsdp, "FSDPModule", ())
-    for part in (each for module in modules for each in module.modules()):
-        if isinstance(part, kind):
-            part.reshard()
 
 
 def mesh_of(things: TrackedState, rank: int, world_size: int) -> RankMesh | None:
@@ -56,25 +47,6 @@ def mesh_of(things: TrackedState, rank: int, world_size: int) -> RankMesh | None
     return None if found is None else mesh_of_all(found, rank, world_size)
 
 
-def names_of(things: TrackedState) -> dict[str, list[str]]:
-    """Return the names of each optimizer's parameters, in the order of its state dict."""
-    known = {id(parameter): name for name, parameter in _parameters(things)}
-    for name, thing in things.tracked.items():
-        if isinstance(thing, nn.Module):
-            for key, parameter in thing.named_parameters():
-                known.setdefault(id(parameter), f"{name}.{key}")
-    return {
-        name: _names(thing, known)
-        for name, thing in things.tracked.items()
-        if isinstance(thing, Optimizer)
-    }
-
-
-def _names(optimizer: Optimizer, known: Mapping[int, str]) -> list[str]:
-    given = [each for group in optimizer.param_groups for each in group["params"]]
-    return [known.get(id(each), str(at)) for at, each in enumerate(given)]
-
-
 def _parameters(things: TrackedState) -> Iterator[tuple[str, Tensor]]:
     for name, module in things.modules().items():
         yield from ((f"{name}.{key}", each) for key, each in module.named_parameters())
@@ -89,7 +61,7 @@ def take(things: TrackedState, mesh: RankMesh) -> tuple[State, State, Parts]:
     named = {f"models.{name}": each for name, each in _parameters(things)}
     shared: State = {"models": {}, "tracked": {}}
     own: State = {**things.own_of_models(), "tracked": {}, "values": {}}
-    names = names_of(things)
+    names = things.parameter_names()
     for name, thing in things.tracked.items():
         if isinstance(thing, Optimizer):
             shared["tracked"][name] = _groups_of(thing)
@@ -158,7 +130,7 @@ def put_back(things: TrackedState, loaded: "Loaded", mesh: RankMesh | None) -> l
             continue
         if isinstance(thing, Optimizer):
             values = own.get("values", {}).get(name, {})
-            names = names_of(things)[name]
+            names = things.parameter_names()[name]
             state = _optimizer_state(name, thing, names, stored, mesh)
             for at, each in enumerate(names):
                 if each in values:
@@ -197,7 +169,7 @@ def _of_whole(things: TrackedState, shared: State) -> StoredTensors:
         for name, tensors in shared["models"].items()
         for key, tensor in tensors.items()
     }
-    for name, here in names_of(things).items():
+    for name, here in things.parameter_names().items():
         names = shared.get("names", {}).get(name, here)
         for at, state in (shared["tracked"].get(name) or {}).get("state", {}).items():
             for key, value in state.items():

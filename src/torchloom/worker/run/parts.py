@@ -1,12 +1,12 @@
 """This rank's parts of divided tensors (DTensor): taken for a checkpoint, filled from one."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchloom.checkpoint.placement import Box, ShardMap, TensorPlace
 from torchloom.errors import UserError, shorten
@@ -61,6 +61,15 @@ def local_of(tensor: Tensor) -> Tensor:
     with torch.no_grad():
         part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
     return part
+
+
+def settle(modules: Iterable[nn.Module]) -> None:
+    """Have FSDP free the whole parameters that an evaluation has left gathered."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", ())
+    for part in (each for module in modules for each in module.modules()):
+        if isinstance(part, kind):
+            part.reshard()
 
 
 def taken(mesh: RankMesh, named: Mapping[str, Tensor]) -> Parts:
@@ -162,9 +171,6 @@ class StoredTensors:
         found = {name: pieces(name, place) for name, place in sharding.tensors.items()}
         return cls(found, shapes)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._found
-
     def names(self, prefix: str) -> list[str]:
         """Return the names with this prefix, without it."""
         return [name[len(prefix) :] for name in self._found if name.startswith(prefix)]
@@ -174,13 +180,18 @@ class StoredTensors:
         shape: tuple[int, ...] = self._shapes[name][0]
         return shape
 
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the type of a tensor's elements."""
+        kind: torch.dtype = self._shapes[name][1]
+        return kind
+
     def fill(self, name: str, target: Tensor, box: Box) -> None:
         """Copy into a part of a tensor."""
         fill(target, box, self._found[name]())
 
     def part(self, name: str, box: Box) -> Tensor:
         """Return a part of a tensor, copied."""
-        made = torch.empty(box.sizes, dtype=self._shapes[name][1])
+        made = torch.empty(box.sizes, dtype=self.dtype(name))
         self.fill(name, made, box)
         return made
 

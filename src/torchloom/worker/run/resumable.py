@@ -580,7 +580,7 @@ class ResumableRun:
         parts: Parts | None = None
         if self._mesh is None:
             shared, own = self.things.shared(), self.things.own()
-            shared["names"] = divided.names_of(self.things)
+            shared["names"] = self.things.parameter_names()
         else:
             shared, own, parts = divided.take(self.things, self._mesh)
         shared["knobs"] = self._threadlet.optimizers.state()

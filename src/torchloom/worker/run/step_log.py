@@ -22,6 +22,7 @@ from torchloom.errors import Failure
 from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
 from torchloom.worker.run.loader import BatchSource
+from torchloom.worker.run.parts import settle
 from torchloom.worker.run.tracked_state import TrackedState
 from torchloom.worker.threadlet.threadlet import Threadlet
 
@@ -113,7 +114,8 @@ def _run(threadlet: Threadlet) -> Path:
 
 def _bits(things: TrackedState) -> dict[str, str]:
     """Return digests of parameters, optimizers and buffers; the last may differ between ranks."""
-    modules = [model.module for model in things.models.values()]
+    modules = list(things.modules().values())
+    settle(modules)
     optimizers = (one for one in things.tracked.values() if isinstance(one, Optimizer))
     return {
         "digest": _whole(tensor for one in modules for tensor in one.parameters()),

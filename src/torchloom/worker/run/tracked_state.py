@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchloom.errors import UserError
-from torchloom.worker.run.parts import divided_like, is_divided
+from torchloom.worker.run.parts import divided_like, is_divided, settle
 from torchloom.worker.run.rng import TrackedGenerator
 from torchloom.worker.run.wrap import Wrapped, plain, tensors
 
@@ -336,21 +336,43 @@ class TrackedState:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every tensor of models and optimizers, by name."""
+        settle(self.divided.values())
         for name, module in self.modules().items():
             for key, tensor in (*module.named_parameters(), *module.named_buffers()):
                 yield f"{name}.{key}", tensor
+        names = self.parameter_names() if self.divided else {}
         for name, thing in self.tracked.items():
             if isinstance(thing, Optimizer):
                 for at, state in thing.state_dict()["state"].items():
+                    whose = names[name][at] if names else at
                     for key, tensor in state.items():
                         if isinstance(tensor, Tensor):
-                            yield f"{name}.{at}.{key}", tensor
+                            yield f"{name}.{whose}.{key}", tensor
         for name, foreign in self.foreign.items():
             yield from ((f"{name}.{key}", tensor) for key, tensor in foreign.weights().items())
             for at, state in foreign.state().items():
                 yield from (
                     (f"{_optimizer_of(name)}.{at}.{key}", tensor) for key, tensor in state.items()
                 )
+
+    def parameter_names(self) -> dict[str, list[str]]:
+        """Return the names of each optimizer's parameters, in the order of its state dict."""
+        tracked = {
+            name: thing for name, thing in self.tracked.items() if isinstance(thing, nn.Module)
+        }
+        known = {
+            id(parameter): f"{name}.{key}"
+            for name, module in {**tracked, **self.modules()}.items()
+            for key, parameter in module.named_parameters()
+        }
+        return {
+            name: [
+                known.get(id(each), str(at))
+                for at, each in enumerate(e for g in thing.param_groups for e in g["params"])
+            ]
+            for name, thing in self.tracked.items()
+            if isinstance(thing, Optimizer)
+        }
 
     def devices(self) -> set[str]:
         """Return the device types of the models."""

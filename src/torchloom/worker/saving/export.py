@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchloom.errors import Failure, MissingExtra, UserError
-from torchloom.worker.saving.inspection import Contents
+from torchloom.worker.saving.inspection import Contents, DividedTensor, read_tensor
 
 
 class NoSuchType(UserError):
@@ -53,9 +54,54 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def taken_apart(state: Any, path: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+# The types of safetensors, by those of torch.
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_streamed(state: Mapping[str, Any], facts: Mapping[str, str], path: Path) -> None:
+    """Write a safetensors file of which memory holds one tensor at a time."""
+    tensors, values = taken_apart(state)
+    about = {"format": "pt", **facts}
+    header: dict[str, Any] = {
+        "__metadata__": about | ({"values": json.dumps(values, default=repr)} if values else {})
+    }
+    at = 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
+        tensor = tensors[name]
+        if tensor.dtype not in _TYPES:
+            raise NoSuchType(name, tensor.dtype)
+        end = at + math.prod(tensor.shape) * tensor.dtype.itemsize
+        kind = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = {**kind, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in list(header)[1:]:
+            whole = read_tensor(tensors[name]).detach().cpu().contiguous()
+            file.write(whole.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def taken_apart(state: Any, path: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the tensors and the other values of a nested state, by dotted names."""
-    if isinstance(state, Tensor):
+    if isinstance(state, Tensor | DividedTensor):
         return {path: state}, {}
     if isinstance(state, Mapping):
         items = list(state.items())
@@ -63,7 +109,7 @@ def taken_apart(state: Any, path: str = "") -> tuple[dict[str, Tensor], dict[str
         items = list(enumerate(state))
     else:
         return {}, {path: state}
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for key, item in items:
         found = taken_apart(item, f"{path}.{key}" if path else str(key))
@@ -91,10 +137,12 @@ def export(contents: Contents, asked: Mapping[str, Any]) -> dict[str, Any]:
         raise NothingToExport()
     more = contents.tracked() if asked["optimizer"] else {}
     facts = {"job": asked["job"], "step": str(asked["step"])}
-    state = _loadable(_state(models, more))
+    state = _loadable(_state(models, more), contents.parts is not None and path.suffix != ".pt")
     tensors, _ = taken_apart(state)
     if path.suffix == ".pt":
         write_whole(path, asked["replace"], lambda partial: _write_torch(state, partial))
+    elif contents.parts is not None:
+        write_whole(path, asked["replace"], lambda file: write_streamed(state, facts, file))
     else:
         write_whole(path, asked["replace"], lambda file: write_safetensors(state, facts, file))
     return {"tensors": len(tensors), "bytes": path.stat().st_size}
@@ -113,12 +161,17 @@ def _state(models: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
     return {**models, **more}
 
 
-def _loadable(state: Any) -> Any:
-    """Return the state with only types that `torch.load(weights_only=True)` accepts."""
+def _loadable(state: Any, is_later: bool = False) -> Any:
+    """Return the state with only types that `torch.load(weights_only=True)` accepts.
+
+    With `is_later`, divided tensors are read when they are written.
+    """
     if isinstance(state, Mapping):
-        return {key: _loadable(item) for key, item in state.items()}
+        return {key: _loadable(item, is_later) for key, item in state.items()}
     if type(state) in (list, tuple):
-        return type(state)(map(_loadable, state))
+        return type(state)(_loadable(item, is_later) for item in state)
+    if isinstance(state, DividedTensor):
+        return state if is_later else state.read()
     if type(state).__module__ == "numpy":
         return torch.from_numpy(state)
     return bytearray(state) if isinstance(state, bytes) else state

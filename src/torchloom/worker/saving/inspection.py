@@ -1,6 +1,8 @@
 """The contents of a checkpoint, of all ranks, by the names that the program uses."""
 
 import math
+import mmap
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,48 +10,108 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchloom.checkpoint import Manifest, open_storage
+from torchloom.checkpoint import LocalStorage, Manifest, open_storage
 from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
-from torchloom.worker.saving.loader import contents_of, own_of, shared_of
+from torchloom.worker.run.parts import StoredTensors
+from torchloom.worker.saving.loader import contents_of, own_of, parts_of, shared_of
 
 _OUTER = ("models", "buffers", "tracked")  # levels that the run API adds around the program's names
 _LONGEST = 200  # characters of a displayed value
 
 
 @dataclass(frozen=True)
+class DividedTensor:
+    """A tensor whose parts are in the files of several ranks, put together when it is read."""
+
+    stored: StoredTensors
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole."""
+        return self.stored.shape(self.name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its elements."""
+        return self.stored.dtype(self.name)
+
+    def read(self) -> Tensor:
+        """Return the whole tensor, in memory of its own."""
+        return self.stored.whole(self.name)
+
+
+def read_tensor(leaf: Any) -> Any:
+    """Return a value; a divided tensor is put together."""
+    return leaf.read() if isinstance(leaf, DividedTensor) else leaf
+
+
+@dataclass(frozen=True)
 class Contents:
-    """The state that all ranks share, and the state of each rank alone."""
+    """The state that all ranks share, the state of each rank alone, and divided tensors."""
 
     manifest: Manifest
     shared: Mapping[str, Any]
     own: tuple[Mapping[str, Any], ...]
+    parts: StoredTensors | None = None
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Yield every tensor and plain value by name, with the rank where it is one rank's."""
+        for group in ("models.", "tracked."):
+            yield from self._divided(group)
         yield from _leaves(self.shared)
         for rank, own in enumerate(self.own):
             yield from ((f"rank {rank}: {name}", leaf) for name, leaf in _leaves(own))
 
-    def models(self) -> dict[str, dict[str, Tensor]]:
-        """Return the state dict of each model, with the buffers of rank 0."""
-        buffers = self.own[0].get("buffers", {})
-        return {
-            name: {**parameters, **buffers.get(name, {})}
-            for name, parameters in self.shared.get("models", {}).items()
+    def _divided(self, prefix: str) -> Iterator[tuple[str, DividedTensor]]:
+        """Yield divided tensors whose names begin so, by the rest of their names."""
+        if self.parts is not None:
+            for name in self.parts.names(prefix):
+                yield name, DividedTensor(self.parts, prefix + name)
+
+    def models(self) -> dict[str, dict[str, Any]]:
+        """Return the state dict of each model, with the buffers of the lowest rank that has them.
+
+        Divided tensors are not read yet.
+        """
+        found: dict[str, dict[str, Any]] = {
+            name: dict(parameters) for name, parameters in self.shared.get("models", {}).items()
         }
+        for own in self.own:
+            for name, buffers in own.get("buffers", {}).items():
+                known = found.setdefault(name, {})
+                known.update({key: each for key, each in buffers.items() if key not in known})
+        for name, known in found.items():
+            known.update(self._divided(f"models.{name}."))
+        return found
 
     def tracked(self) -> dict[str, Any]:
-        """Return the states of tracked objects, as rank 0 has them."""
-        return {**self.shared.get("tracked", {}), **self.own[0].get("tracked", {})}
+        """Return the states of tracked objects, as rank 0 has them, with divided tensors."""
+        states = {**self.shared.get("tracked", {}), **self.own[0].get("tracked", {})}
+        more = dict(self._divided("tracked."))
+        return {**states, **({"divided": more} if more else {})}
 
     def digests(self) -> list[dict[str, str]]:
         """Return the digest of each tensor, by rank, as `LOOM_DIGESTS` writes them."""
         alike = {name: digest(tensor) for name, tensor in self._noted()}
         return [
-            alike | {name: digest(tensor) for name, tensor in _named(own.get("buffers", {}))}
-            for own in self.own
+            alike
+            | self._digests_of_parts(rank)
+            | {name: digest(tensor) for name, tensor in _named(own.get("buffers", {}))}
+            for rank, own in enumerate(self.own)
         ]
+
+    def _digests_of_parts(self, rank: int) -> dict[str, str]:
+        sharding = self.manifest.sharding
+        if sharding is None or self.parts is None:
+            return {}
+        boxes = ((name, sharding.box(place, rank)) for name, place in sharding.tensors.items())
+        return {
+            name.partition(".")[2]: digest(self.parts.part(name, box))
+            for name, box in boxes
+            if box is not None
+        }
 
     def _noted(self) -> Iterator[tuple[str, Tensor]]:
         yield from _named(self.shared.get("models", {}))
@@ -64,9 +126,20 @@ def read(root: str, step: int) -> Contents:
     """Return the checkpoint of a step; every shard is hashed before it is read."""
     storage = open_storage(root, environment.variables())
     manifest = storage.manifest(step)
-    files = contents_of(storage, manifest)
+    held: dict[int, memoryview] | None = None
+    if manifest.sharding is not None and not isinstance(storage, LocalStorage):
+        held = {shard.rank: _on_disk(storage.read_shard(step, shard)) for shard in manifest.shards}
+    files = contents_of(storage, manifest, held)
     own = tuple(own_of(manifest, files, rank) for rank in range(manifest.world_size))
-    return Contents(manifest, shared_of(manifest, files), own)
+    return Contents(manifest, shared_of(manifest, files), own, parts_of(manifest, files))
+
+
+def _on_disk(content: memoryview) -> memoryview:
+    """Return a shard of another host in a file that has no name, so that memory holds one shard."""
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        return memoryview(mmap.mmap(file.fileno(), len(content), mmap.MAP_PRIVATE))
 
 
 def _named(models: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -93,7 +166,7 @@ def compare(a: Contents, b: Contents) -> dict[str, Any]:
     both = [name for name in left if name in right]
     tensors, values, same = [], [], 0
     for name in both:
-        one, other = left[name], right[name]
+        one, other = read_tensor(left[name]), read_tensor(right[name])
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             if is_same(one, other):
                 same += 1
@@ -154,7 +227,8 @@ def _finite(value: float) -> float | None:
 
 
 def _only(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
-    return [name for name in here if name not in there and isinstance(here[name], Tensor)]
+    kinds = (Tensor, DividedTensor)
+    return [name for name in here if name not in there and isinstance(here[name], kinds)]
 
 
 def _is_equal(one: Any, other: Any) -> bool:
