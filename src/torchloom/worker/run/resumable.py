@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchloom.errors import UserError
-from torchloom.specs.jobspec import Checkpointing, Distributed, Mode
+from torchloom.specs.jobspec import Checkpointing, Distributed, Mode, Strategy
 from torchloom.specs.jobspec_shape import DISTRIBUTED
 from torchloom.specs.mesh import is_sharded
 from torchloom.worker import environment
@@ -79,6 +79,18 @@ class PlanWithoutStrategy(UserError):
     def __init__(self) -> None:
         super().__init__(
             "a plan is for the strategies tensor_parallel and hybrid: give one of them, or no plan"
+        )
+
+
+class ServersNotStarted(UserError):
+    """A program asks for parameter servers, which only a job can start."""
+
+    code = "servers_not_started"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "parameter servers are started with a job: submit a model with distributed.strategy"
+            " parameter_server, or take another strategy"
         )
 
 
@@ -166,7 +178,11 @@ class ResumableRun:
             return self._divide(model, wanted, plan, options)
         if plan is not None:
             raise PlanWithoutStrategy()
-        wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
+        is_served = wanted.strategy is Strategy.PARAMETER_SERVER
+        if is_served and self._spec.distributed.get("strategy") != wanted.strategy:
+            raise ServersNotStarted()
+        sync = not self._place and not standin.is_on()
+        wrapped = Wrapped(model, options, sync, joins=not is_served)
         self.things.add_model(name, wrapped)
         return wrapped
 

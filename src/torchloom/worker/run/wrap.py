@@ -87,8 +87,11 @@ class Wrapped(nn.Module):
     module: nn.Module
     _joined: DistributedDataParallel | None
 
-    def __init__(self, module: nn.Module, options: Mapping[str, Any], sync: bool) -> None:
+    def __init__(
+        self, module: nn.Module, options: Mapping[str, Any], sync: bool, joins: bool = True
+    ) -> None:
         super().__init__()
+        self.__dict__["_joins"] = joins  # parameter servers do what DDP does
         self.__dict__["module"] = module  # not a submodule, so that names have no prefix
         self.__dict__["_options"] = dict(options)
         self.__dict__["training"] = module.training
@@ -104,7 +107,7 @@ class Wrapped(nn.Module):
         shares = self.shares_buffers
         self._joined = None  # first, since it holds buckets and sockets
         self._is_primed = False
-        self._joined = _join(self.module, self._options, sync)
+        self._joined = _join(self.module, self._options, sync) if self._joins else None
         self.shares_buffers = shares
 
     def drop(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 import torchloom as loom
-from torchloom.specs.jobspec import JobSpec, Knob
+from torchloom.specs.jobspec import JobSpec, Knob, Strategy
 from torchloom.specs.mesh import is_sharded, sizes_of
 from torchloom.worker import dist as ranks
 from torchloom.worker.run.run import Run
@@ -52,6 +52,7 @@ def train(spec: JobSpec) -> "Summary":
             pace.rest()
 
     means = {name: ranks.all_reduce(float(value), "mean") for name, value in last.items()}
+    adapter.end(state)
     done = run.applied, state.steps, pace.samples, pace.seconds
     summary = Summary(spec.name, dist.world_size, *done, means | found)
     if dist.rank == 0:
@@ -81,7 +82,9 @@ def checkpoint_settings(spec: JobSpec) -> dict[str, Any]:
 
 def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:
     """Register the job's knobs; those of the optimizer exist by themselves."""
-    for name, knob in {"clip": Knob(hyper.clip), **spec.knobs}.items():
+    is_served = spec.distributed.strategy is Strategy.PARAMETER_SERVER
+    clip = {} if is_served else {"clip": Knob(hyper.clip)}
+    for name, knob in {**clip, **spec.knobs}.items():
         value, low, high = knob.value, knob.min, knob.max
         if name in TABLE:
             limits = TABLE[name][1]
