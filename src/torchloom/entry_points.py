@@ -24,6 +24,7 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.weaver.core": "people: a plane in the foreground",
     "torchloom.plane": "`loom up`, and commands that need a plane",
     "torchloom.worker.inspecting": "`loom checkpoint`, with the interpreter of the job",
+    "torchloom.worker.servers": "stored jobs whose strategy is parameter_server",
     "torchloom.worker.smoke": "people, and `loom test`",
     "torchloom.worker.process.store": "a launch whose ranks meet in a TCP store",
     "torchloom.worker.train": "stored jobs that name a model",

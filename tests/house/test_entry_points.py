@@ -40,6 +40,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom.weaver.core": (("--help",), HELP),
     "torchloom.plane": ((), r"the plane cannot start: .*LOOM_HOME"),
     "torchloom.worker.inspecting": ((), r"in main\n(?s:.*)IndexError|JSONDecodeError"),
+    "torchloom.worker.servers": ((), r"^loom server: no job in LOOM_JOB_SPEC"),
     "torchloom.worker.smoke": (("--help",), HELP),
     "torchloom.worker.process.store": (("--help",), HELP),
     "torchloom.worker.train": (("/nowhere.yaml",), r"^loom train: .*/nowhere.yaml"),

@@ -37,7 +37,6 @@ SMALL_MODULES: dict[str, str] = {
     "client/served.py": _SHARED,
     "components/component_test_base.py": _TORCHX,
     "components/defaults.py": _SHARED,
-    "components/job.py": _SHARED,
     "doctor/checks.py": "the ordered table of checks",
     "entry_points.py": "the table of entry points",
     "envs/relocate.py": "runs on the other host, in an interpreter without torchloom",

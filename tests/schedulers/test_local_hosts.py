@@ -67,8 +67,14 @@ def test_a_place_that_makes_no_sense_is_refused(home: Path, cfg: dict[str, Any],
         request(**cfg)
 
 
-def test_an_app_of_several_roles_cannot_be_put_on_hosts(home: Path) -> None:
+def test_an_app_of_several_roles_is_put_on_one_host_only(home: Path) -> None:
     app = AppDef("app", [Role("a", "", entrypoint="e"), Role("b", "", entrypoint="e")])
 
-    with pytest.raises(UserError, match="only an app of one role"):
+    with pytest.raises(UserError, match="an app of several roles runs on one host"):
         request(app, hosts=["n1:1"])
+    here = request(app, hosts=["localhost:3"], devices=["0,2"])
+    assert [role.ranks for role in here.roles] == [3, 1]
+    masks = [
+        replica.env.get("CUDA_VISIBLE_DEVICES") for role in here.roles for replica in role.replicas
+    ]
+    assert masks == ["0,2", ""]

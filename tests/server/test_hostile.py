@@ -49,7 +49,7 @@ def test_a_look_at_a_hostile_spec_says_what_submitting_it_would(admin: httpx.Cli
         ({"strategy": "fsdp", "mesh": {"dp_shard": 3}}, "distributed.mesh"),
         ({"strategy": "tensor_parallel", "mesh": {"dp_shard": 4}}, "distributed.mesh.dp_shard"),
         ({"strategy": "tensor_parallel"}, "hyperparameters.hidden"),
-        ({"strategy": "parameter_server"}, "distributed.strategy"),
+        ({"strategy": "parameter_server", "servers": 5}, "distributed.servers"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused_before_anything_starts(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchloom.specs import SpecError
 from torchloom.specs.jobspec import Distributed, Mesh, Strategy
 from torchloom.specs.jobspec_shape import job_from_dict
-from torchloom.specs.mesh import coordinates, data_share, mesh_of, sizes_of
+from torchloom.specs.mesh import coordinates, data_share, mesh_of, servers_of, sizes_of
 
 SIZES = st.integers(1, 5)
 
@@ -17,7 +17,7 @@ SIZES = st.integers(1, 5)
 def job(strategy: str, workers: int = 4, model: str = "mlp", **more: Any) -> dict[str, Any]:
     """Return a job; `mesh` and `sequence_parallel` go where they belong."""
     distributed = {"strategy": strategy}
-    own = ("mesh", "sequence_parallel", "schedule", "microbatches")
+    own = ("mesh", "sequence_parallel", "schedule", "microbatches", "servers", "push", "staleness")
     distributed |= {name: more.pop(name) for name in own if name in more}
     dataset = "text:words.txt" if model == "transformer" else "synthetic"
     program = {"model": model, "dataset": dataset} if model else {}
@@ -35,12 +35,25 @@ def job(strategy: str, workers: int = 4, model: str = "mlp", **more: Any) -> dic
         ("hsdp", 6, Mesh(dp_replicate=2, dp_shard=3)),
         ("hybrid", 8, Mesh(dp_shard=4, tp=2)),
         ("pipeline_parallel", 3, Mesh(pp=3)),
+        ("parameter_server", 3, Mesh(dp_replicate=3)),
     ],
 )
 def test_without_a_mesh_a_strategy_takes_all_workers(
     strategy: str, workers: int, mesh: Mesh
 ) -> None:
     assert mesh_of(Distributed(Strategy(strategy)), workers) == mesh
+
+
+@pytest.mark.parametrize(
+    ("workers", "given", "servers"), [(1, None, 1), (4, None, 1), (9, None, 2), (4, 3, 3)]
+)
+def test_there_is_a_parameter_server_for_four_workers_and_at_least_one(
+    workers: int, given: int | None, servers: int
+) -> None:
+    chosen = Distributed(Strategy.PARAMETER_SERVER, servers=given)
+
+    assert servers_of(chosen, workers) == servers
+    assert servers_of(Distributed(Strategy.FSDP), workers) == 0
 
 
 @given(st.builds(Mesh, SIZES, SIZES, SIZES, SIZES))
@@ -94,13 +107,64 @@ def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_group(
             job("fdsp"),
             "distributed.strategy",
             "expected one of DATA_PARALLEL, FSDP, HSDP, TENSOR_PARALLEL, PIPELINE_PARALLEL,"
-            " HYBRID, got 'fdsp'",
+            " HYBRID, PARAMETER_SERVER, got 'fdsp'",
         ),
         (
-            job("parameter_server"),
+            job("parameter_server", model="", script="a.py"),
             "distributed.strategy",
-            "parameter_server cannot be run yet: take one of data_parallel, fsdp, hsdp,"
-            " tensor_parallel, pipeline_parallel, hybrid",
+            "parameter_server trains ready-made models: give model and dataset, or another"
+            " strategy for a program",
+        ),
+        (
+            job("parameter_server", servers=5),
+            "distributed.servers",
+            "5 servers for 4 workers: give as many at most",
+        ),
+        (
+            job("parameter_server", staleness=2),
+            "distributed.staleness",
+            "is for push async: remove it, or give push: async",
+        ),
+        (
+            job("parameter_server", push="sometimes"),
+            "distributed.push",
+            "expected one of SYNC, ASYNC, got 'sometimes'",
+        ),
+        (
+            job("parameter_server", mesh={"dp_shard": 4}),
+            "distributed.mesh.dp_shard",
+            "is 4, and parameter_server divides the workers by dp_replicate only: remove it, or"
+            " take the strategy hybrid",
+        ),
+        (
+            job("parameter_server", hyperparameters={"clip": 1.0}),
+            "hyperparameters.clip",
+            "no server has all gradients, whose norm it limits: leave it out",
+        ),
+        (
+            job("parameter_server", knobs={"clip": 1.0}),
+            "knobs.clip",
+            "no server has all gradients, whose norm it limits: leave it out",
+        ),
+        (
+            job("parameter_server", hyperparameters={"amp": "fp16"}),
+            "hyperparameters.amp",
+            "fp16 scales gradients, which servers do not: take bf16, or off",
+        ),
+        (
+            job("parameter_server", recovery={"policy": "live"}),
+            "recovery.policy",
+            "live cannot carry what servers hold: take restart or fail",
+        ),
+        (
+            job("parameter_server", elastic={"min": 2, "max": 4}),
+            "elastic",
+            "parameter servers have a fixed number of workers: remove it",
+        ),
+        (
+            job("fsdp", servers=1),
+            "distributed.servers",
+            "is for the strategy parameter_server: remove it",
         ),
         (
             job("tensor_parallel", hyperparameters={"hidden": 30}),

@@ -8,9 +8,12 @@ from torchloom.sealed import hide
 from torchloom.specs.api import AppDef
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_in_short
+from torchloom.specs.mesh import servers_of
+from torchloom.specs.role import Role
 
 SPEC_VARIABLE = "LOOM_JOB_SPEC"
 TRAINER = "torchloom.worker.train"
+SERVERS = "torchloom.worker.servers"
 
 
 def app_of(spec: JobSpec, python: str | None = None) -> AppDef:
@@ -31,7 +34,24 @@ def app_of(spec: JobSpec, python: str | None = None) -> AppDef:
         python=python,
     )
     app.name = spec.name
+    if count := servers_of(spec.distributed, each.workers):
+        app.roles.append(_servers(spec, app.roles[0], count, python))
     return app
+
+
+def _servers(spec: JobSpec, workers: Role, count: int, python: str | None) -> Role:
+    """Return the role of the parameter servers: they report nothing, and end with the workers."""
+    each = spec.resources
+    (role,) = loom(
+        m=SERVERS,
+        cpu=count * each.cpus_per_worker,
+        memMB=count * each.memory_mb_per_worker or -1,
+        j=str(count),
+        env={**workers.env, "LOOM_ATTACH": "0"},
+        max_retries=spec.retries,
+        python=python,
+    ).roles
+    return replace(role, name="server")
 
 
 def _variables(spec: JobSpec) -> dict[str, str]:

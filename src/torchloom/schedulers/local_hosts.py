@@ -1,6 +1,7 @@
-"""Place an app's only role: so many ranks on each host, with these devices.
+"""Place an app's first role: so many ranks on each host, with these devices.
 
-The queue that assigns nodes and devices sets the run options `hosts` and `devices`.
+The queue that assigns nodes and devices sets the run options `hosts` and `devices`. Further roles,
+such as parameter servers, run beside it on the one host, and see no devices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,13 +53,15 @@ def _host(word: str) -> HostSlots:
 
 
 def _on(request: LaunchRequest, hosts: Sequence[HostSlots]) -> LaunchRequest:
-    if len(request.roles) != 1 or len(request.roles[0].replicas) != 1:
-        raise BadHostPlacement("hosts: only an app of one role and one replica can be put on hosts")
+    if not request.roles or any(len(role.replicas) != 1 for role in request.roles):
+        raise BadHostPlacement("hosts: only roles of one replica can be put on hosts")
     own, env = host_name(), settings.environment()
     ranks = tuple(each.slots or 1 for each in hosts)
     if len(hosts) == 1 and _is_here(hosts[0].host, own):
-        (role,) = request.roles
-        return replace(request, roles=(replace(role, ranks=ranks[0]),))
+        first, *others = request.roles
+        return replace(request, roles=(replace(first, ranks=ranks[0]), *others))
+    if len(request.roles) != 1:
+        raise BadHostPlacement("hosts: an app of several roles runs on one host")
     world = find_world({}, own).with_hosts(tuple(hosts))
     launcher = choose_launcher(world, max(2, len(hosts)), lambda program: False)
     plan = HostPlan(world, HostTopology(world.hosts, ranks), launcher)
@@ -73,6 +76,8 @@ def _is_here(host: str, own: str) -> bool:
 def _masked(request: LaunchRequest, masks: Sequence[str]) -> LaunchRequest:
     """Have each replica see its devices alone; an empty mask hides all of them."""
     replicas = [replica for role in request.roles for replica in role.replicas]
+    if len(masks) == len(request.roles[0].replicas):
+        masks = [*masks, *[""] * (len(replicas) - len(masks))]
     if len(masks) != len(replicas):
         raise BadHostPlacement(
             f"devices: {len(masks)} lists for {len(replicas)} replicas; give one each"

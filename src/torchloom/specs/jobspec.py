@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+STALENESS = 8  # steps that a worker of parameter servers may be ahead, where the job says nothing
 RETRIES = 3  # of a job that saves and sets no number of attempts
 
 
@@ -30,6 +31,14 @@ class Strategy(StrEnum):
     TENSOR_PARALLEL = "tensor_parallel"
     PIPELINE_PARALLEL = "pipeline_parallel"
     HYBRID = "hybrid"
+    PARAMETER_SERVER = "parameter_server"
+
+
+class PushMode(StrEnum):
+    """When a parameter server applies what workers push: from all at once, or from each alone."""
+
+    SYNC = "sync"
+    ASYNC = "async"
 
 
 class Schedule(StrEnum):
@@ -114,6 +123,19 @@ class Distributed:
     """Parts of a batch that are in the pipeline one after another; by default one a stage."""
     comm_timing: int | None = None
     """Time the collectives of every so many steps, as metrics `comm/...`; by default of none."""
+    servers: int | None = None
+    """Parameter servers beside the workers; by default one for four workers, at least one."""
+    push: PushMode | None = None
+    """Whether parameter servers wait for all workers (`sync`, the default) or not (`async`)."""
+    staleness: int | None = None
+    """With `push: async`: how many steps a worker may be ahead of the slowest; by default 8."""
+
+    @property
+    def bound(self) -> int | None:
+        """Return how far workers of parameter servers may be apart; None if they keep step."""
+        if self.push is not PushMode.ASYNC:
+            return None
+        return STALENESS if self.staleness is None else self.staleness
 
 
 class Mode(StrEnum):

@@ -25,6 +25,7 @@ from torchloom.specs.jobspec import (
     Mesh,
     Mode,
     Policy,
+    PushMode,
     Recovery,
     Resources,
     Schedule,
@@ -58,7 +59,6 @@ from torchloom.specs.validate import (
 
 PROGRAMS = ("model", "script", "module", "command")
 MOST_WORKERS = 100_000
-PLANNED = ("parameter_server",)  # strategies that nothing runs yet
 MOST_OUTER = 10.0  # learning rate of the outer optimizer
 LEAST_SECONDS = 0.1  # between two checkpoints
 K_KNOB, SYNC_KNOB = "compression.k", "sync_every"  # knobs, while the job runs
@@ -181,14 +181,6 @@ def _knob(value: object, path: str) -> Any:
     return _KNOB(value, path) if isinstance(value, Mapping) else Knob(scalar(value, path))
 
 
-def _strategy(value: object, path: str) -> Any:
-    if isinstance(value, str) and value.lower() in PLANNED:
-        there = ", ".join(each.value for each in Strategy)
-        raise SpecError(path, f"{value.lower()} cannot be run yet: take one of {there}")
-    return _STRATEGY(value, path)
-
-
-_STRATEGY = member_of(Strategy)
 _COUNT = number_in(0, MOST_WORKERS)
 _STEPS = number_in(1, INT64 - 1)
 _WORKERS = number_in(1, MOST_WORKERS)
@@ -221,13 +213,16 @@ _CHECKPOINTING = RecordShape(
 DISTRIBUTED = RecordShape(
     Distributed,
     {
-        "strategy": _strategy,
+        "strategy": member_of(Strategy),
         "backend": member_of(Backend),
         "mesh": optional(_MESH),
         "sequence_parallel": boolean,
         "schedule": optional(member_of(Schedule)),
         "microbatches": optional(_WORKERS),
         "comm_timing": optional(_STEPS),
+        "servers": optional(_WORKERS),
+        "push": optional(member_of(PushMode)),
+        "staleness": optional(_COUNT),
     },
 )
 COMPRESSION = RecordShape(

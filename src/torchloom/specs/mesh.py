@@ -16,6 +16,7 @@ from torchloom.specs.jobspec import (
     JobSpec,
     Mesh,
     Policy,
+    PushMode,
     Schedule,
     Strategy,
 )
@@ -23,6 +24,7 @@ from torchloom.specs.validate import Problem
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "tp")
 DATA = ("dp_replicate", "dp_shard")  # dimensions whose workers take different samples
+WORKERS_PER_SERVER = 4
 CHUNKS = 2  # stages of each worker under the interleaved schedule
 SIZES: Mapping[str, int] = {
     "layers": 2,
@@ -39,6 +41,7 @@ _SPLITS: Mapping[Strategy, tuple[str, ...]] = {
     Strategy.TENSOR_PARALLEL: ("tp",),
     Strategy.PIPELINE_PARALLEL: ("pp",),
     Strategy.HYBRID: ORDER,
+    Strategy.PARAMETER_SERVER: ("dp_replicate",),
 }
 _HALVED: Mapping[Strategy, tuple[str, str]] = {  # without a mesh: 2 of the first, the rest is half
     Strategy.HSDP: ("dp_replicate", "dp_shard"),
@@ -88,7 +91,14 @@ def data_share(mesh: Mesh, rank: int) -> tuple[int, int]:
 
 def is_sharded(strategy: Strategy) -> bool:
     """Tell whether each worker holds only a part of the model."""
-    return strategy is not Strategy.DATA_PARALLEL
+    return strategy not in (Strategy.DATA_PARALLEL, Strategy.PARAMETER_SERVER)
+
+
+def servers_of(distributed: Distributed, workers: int) -> int:
+    """Return the number of parameter servers of a job; 0 for the other strategies."""
+    if distributed.strategy is not Strategy.PARAMETER_SERVER:
+        return 0
+    return distributed.servers or max(1, workers // WORKERS_PER_SERVER)
 
 
 def mesh_problems(spec: JobSpec) -> Iterator[Problem]:
@@ -105,6 +115,39 @@ def mesh_problems(spec: JobSpec) -> Iterator[Problem]:
     if mesh.tp > 1:
         yield from _tensor_problems(spec, mesh.tp)
     yield from _pipeline_problems(spec, mesh.pp)
+    yield from _server_problems(spec)
+
+
+def _server_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield why a job cannot be trained with parameter servers."""
+    chosen = spec.distributed
+    if chosen.strategy is not Strategy.PARAMETER_SERVER:
+        for name in ("servers", "push", "staleness"):
+            if getattr(chosen, name) is not None:
+                yield f"distributed.{name}", "is for the strategy parameter_server: remove it"
+        return
+    if not spec.model:
+        problem = "parameter_server trains ready-made models: give model and dataset, or another"
+        yield "distributed.strategy", f"{problem} strategy for a program"
+    workers = spec.resources.workers
+    if (chosen.servers or 1) > workers:
+        problem = f"{chosen.servers} servers for {workers} workers: give as many at most"
+        yield "distributed.servers", problem
+    if chosen.staleness is not None and chosen.push is not PushMode.ASYNC:
+        yield "distributed.staleness", "is for push async: remove it, or give push: async"
+    if spec.recovery.policy in (Policy.LIVE, Policy.SHRINK):
+        problem = f"{spec.recovery.policy.value} cannot carry what servers hold"
+        yield "recovery.policy", f"{problem}: take restart or fail"
+    if spec.elastic is not None:
+        yield "elastic", "parameter servers have a fixed number of workers: remove it"
+    if spec.hyperparameters.get("clip") or "clip" in spec.knobs:
+        where = "hyperparameters.clip" if spec.hyperparameters.get("clip") else "knobs.clip"
+        yield where, "no server has all gradients, whose norm it limits: leave it out"
+    if spec.hyperparameters.get("amp") == "fp16":
+        yield (
+            "hyperparameters.amp",
+            "fp16 scales gradients, which servers do not: take bf16, or off",
+        )
 
 
 def _whole(strategy: Strategy, workers: int) -> Mesh:

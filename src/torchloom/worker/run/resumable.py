@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from torchloom.errors import UserError
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.jobspec import Algorithm, Checkpointing, Compression, Distributed, Mode
+from torchloom.specs.jobspec import (
+    Algorithm,
+    Checkpointing,
+    Compression,
+    Distributed,
+    Mode,
+    Strategy,
+)
 from torchloom.specs.jobspec_shape import (
     COMPRESSION,
     DISTRIBUTED,
@@ -92,6 +99,18 @@ class PlanWithoutStrategy(UserError):
     def __init__(self) -> None:
         super().__init__(
             "a plan is for the strategies tensor_parallel and hybrid: give one of them, or no plan"
+        )
+
+
+class ServersNotStarted(UserError):
+    """A program asks for parameter servers, which only a job can start."""
+
+    code = "servers_not_started"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "parameter servers are started with a job: submit a model with distributed.strategy"
+            " parameter_server, or take another strategy"
         )
 
 
@@ -198,10 +217,15 @@ class ResumableRun:
         sync = not self._place and not standin.is_on()
         if compressed.sync_every is not None and compressed.enabled:
             return self._wrap_local(name, model, with_defaults(compressed), options, sync)
-        exchange: GradientExchange | PlannedMean | None = self._planned_mean()
+        is_served = wanted.strategy is Strategy.PARAMETER_SERVER
+        if is_served and self._spec.distributed.get("strategy") != wanted.strategy:
+            raise ServersNotStarted()
+        exchange: GradientExchange | PlannedMean | None = None
         if compressed.enabled:
             exchange = self._exchange_of(name, model, compressed)
-        wrapped = Wrapped(model, options, sync, exchange)
+        elif not is_served:
+            exchange = self._planned_mean()
+        wrapped = Wrapped(model, options, sync, exchange, is_local=is_served)
         self.things.add_model(name, wrapped)
         return wrapped
 

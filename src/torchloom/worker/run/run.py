@@ -24,7 +24,7 @@ _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _NONE: Any = object()
 _RESUMABLE = "torchloom.worker.run.resumable"
-_COMM_PROFILE = "torchloom.worker.dist.comm_profile"
+_COMM = "torchloom.worker.dist.comm"
 
 M = TypeVar("M")
 
@@ -673,9 +673,9 @@ class Run:
         asked = self.submitted.distributed.get("comm_timing")
         if not (asked or environment.text(environment.COMM_TIMING_VARIABLE)):
             return None
-        comm_profile = importlib.import_module(_COMM_PROFILE)
-        every = comm_profile.every_of(self.submitted.distributed)
-        return comm_profile.CollectiveProfile(every, self._threadlet.notes.add) if every else None
+        comm = importlib.import_module(_COMM)
+        every = comm.every_of(self.submitted.distributed)
+        return comm.CollectiveProfile(every, self._threadlet.notes.add) if every else None
 
     def _finish(self) -> None:
         if self._profile is not None:

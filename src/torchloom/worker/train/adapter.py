@@ -92,3 +92,6 @@ class TrainingAdapter(
     def evaluate(self, state: State, batches: Any, dist: DistContext) -> dict[str, float]:
         """Return loss and accuracy over the samples of all ranks. A collective call."""
         ...
+
+    def end(self, state: State) -> None:
+        """End a training: most frameworks have nothing to end."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torchloom as loom
-from torchloom.specs.jobspec import Framework, JobSpec, Knob
+from torchloom.specs.jobspec import Framework, JobSpec, Knob, Strategy
 from torchloom.specs.mesh import LIMITS
 from torchloom.worker import dist as ranks
 from torchloom.worker import environment
@@ -60,6 +60,7 @@ def train(spec: JobSpec) -> "Summary":
             pace.rest()
 
     means = {name: ranks.all_reduce(float(value), "mean") for name, value in last.items()}
+    adapter.end(state)
     done = run.applied, state.steps, pace.samples, pace.seconds
     summary = Summary(spec.name, dist.world_size, *done, means | found)
     if dist.rank == 0:
@@ -89,6 +90,8 @@ def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:
     own = ["clip"] if LIMITS[spec.framework].is_torch else list(LIVE)
     if hyper.optimizer != "sgd" and "momentum" in own:
         own.remove("momentum")
+    if spec.distributed.strategy is Strategy.PARAMETER_SERVER:
+        own.remove("clip")
     found = {name: Knob(getattr(hyper, name)) for name in own}
     for name, knob in {**found, **spec.knobs}.items():
         value, low, high = knob.value, knob.min, knob.max

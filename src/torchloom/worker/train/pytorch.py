@@ -17,7 +17,7 @@ from torchloom.errors import UserError
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
-from torchloom.specs.mesh import data_share, is_sharded, mesh_of, sizes_of
+from torchloom.specs.mesh import data_share, is_sharded, mesh_of, servers_of, sizes_of
 from torchloom.worker import dist as ranks
 from torchloom.worker import environment
 from torchloom.worker.dist import strategies
@@ -250,7 +250,7 @@ class PyTorchAdapter(TrainingAdapter[nn.Module, Batch, TorchContext, TorchState]
             joined = Wrapped(model.to(device), {}, sync=True)
         scaler = torch.amp.GradScaler(device.type, enabled=hyper.amp == "fp16")
         ranks.seed_everything(seed_of(spec) + 1 + share_of(spec)[0])  # for dropout
-        optimizer, used = make_optimizer(hyper, joined), {"lr": hyper.lr}
+        optimizer, used = _optimizer(spec, hyper, joined), {"lr": hyper.lr}
         optimizer.register_step_pre_hook(lambda one, *_: _note_lr(one, used))
         return TorchState(spec, hyper, joined, optimizer, scaler, steps, 0, live or {}, used)
 
@@ -294,6 +294,9 @@ class PyTorchAdapter(TrainingAdapter[nn.Module, Batch, TorchContext, TorchState]
             rights.append(right)
         _apply(state)
         metrics = {"loss": sum(losses), **accuracy_of(rights), **state.used}
+        every = state.spec.distributed.comm_timing
+        if every and state.step % every == 0:
+            metrics |= getattr(state.optimizer, "timed", {})
         return replace(state, step=state.step + 1), metrics
 
     def serialize_state(self, state: TorchState) -> bytes:
@@ -322,6 +325,12 @@ class PyTorchAdapter(TrainingAdapter[nn.Module, Batch, TorchContext, TorchState]
         state.optimizer.load_state_dict(content["optimizer"])
         state.scaler.load_state_dict(content["scaler"])
         return replace(state, step=content["step"])
+
+    def end(self, state: TorchState) -> None:
+        """End a training: parameter servers end with their last worker."""
+        close = getattr(state.optimizer, "close", None)
+        if close is not None:
+            close()
 
     def _parts(self, spec: JobSpec) -> tuple[DatasetPart, DatasetPart]:
         """Return the training part and the held-out part."""
@@ -368,6 +377,20 @@ def share_of(spec: JobSpec) -> tuple[int, int]:
 def seed_of(spec: JobSpec) -> int:
     """Return the seed of a job; 0 by default."""
     return spec.seed or 0
+
+
+def _optimizer(spec: JobSpec, hyper: Hyper, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of a job; parameter servers have it, where the job has any."""
+    local = make_optimizer(hyper, model)
+    count = servers_of(spec.distributed, ranks.get_world_size())
+    if not count:
+        return local
+    from torchloom.worker.servers.remote_optimizer import RemoteOptimizer
+
+    names = ("lr", "momentum", "weight_decay")
+    values = {name: local.defaults[name] for name in names if name in local.defaults}
+    given = local.param_groups[0]["params"]
+    return RemoteOptimizer(given, hyper.optimizer, values, count)
 
 
 def make_optimizer(hyper: Hyper, model: nn.Module) -> torch.optim.Optimizer:

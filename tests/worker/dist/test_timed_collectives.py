@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.worker.dist.comm_profile import CollectiveCall, calls_of, every_of, metrics_of
+from torchloom.worker.dist.comm import CollectiveCall, calls_of, every_of, metrics_of
 
 LATE = 0.3  # seconds
 ENGINES = """
@@ -13,7 +13,7 @@ import time
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed import _functional_collectives as functional
-from torchloom.worker.dist.comm_profile import CollectiveProfile
+from torchloom.worker.dist.comm import CollectiveProfile
 rank = dist.setup_torch()
 say, logged = dist.comm.collectives(), {}
 
