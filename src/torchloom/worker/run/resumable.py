@@ -551,7 +551,7 @@ class ResumableRun:
         is_first = self._source is None
         if self._opening is not None and is_first:
             self._source = self._opening()
-        self._rejoin_exchanges(None if private is None else private["exchange"])
+        self._rejoin_exchanges(None if private is None else private.get("exchange", {}))
         if private is None:
             return
         if int(private["loop"]) != self._loops:
