@@ -181,6 +181,11 @@ def custom_named_resources() -> str | None:
     return os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES") or None
 
 
+def plugin_sources() -> str:
+    """Return where TorchX's plugins are looked for: 0 to 3, as TorchX's registry reads it."""
+    return os.environ.get("TORCHX_PLUGINS_SOURCE") or "3"
+
+
 def config_file() -> str | None:
     """Return the one config file the user named; an empty string means none at all."""
     chosen = os.environ.get("LOOMCONFIG")

@@ -103,7 +103,10 @@ class Site:
         self.env = {**env, **{name: str(folder / place) for name, place in own.items()}}
         self.env |= {"OUT": str(folder / "out"), "LOOM_WARM": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         self.env |= {"OMP_NUM_THREADS": "1"}
-        fresh(folder / "loom" / "plane")
+        self._fill(folder / "loom" / "plane")
+
+    def _fill(self, plane: Path) -> None:
+        fresh(plane)
 
     def _copy(self, where: Path) -> None:
         source = Path(torchloom.__file__).parent

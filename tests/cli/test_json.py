@@ -135,6 +135,9 @@ def test_a_schema_refuses_what_it_does_not_know(ended: Any, printed: Run) -> Non
         ("engine", ["engines", "local"]),
         ("config-show", ["config", "show"]),
         ("config-show", ["config"]),
+        ("tracker-list-jobs", ["tracker", "list", "jobs"]),
+        ("tracker-list-metadata", ["tracker", "list", "metadata", "good"]),
+        ("tracker-list-lineage", ["tracker", "list", "lineage", "good"]),
         pytest.param("doctor", ["doctor"], marks=pytest.mark.process),
         ("plan", ["plan", "train.py"]),
         ("plan", ["plan", "--check", "train.py"]),
@@ -158,7 +161,11 @@ def test_what_a_command_prints_keeps_to_its_schema(
     Path("train.py").write_text("import nosuchmodule\n")
     Path("app.json").write_text(json.dumps(SPEC))
     Path(".loomconfig").write_text("[local]\ngrace = 3\n")
-    json_words = [words[0], "--json", *words[1:]] if words[1:2] != ["show"] else [*words, "--json"]
+    json_words = (
+        [words[0], "--json", *words[1:]]
+        if words[1:2] not in (["show"], ["list"])
+        else [*words, "--json"]
+    )
 
     value = printed(*json_words)
 

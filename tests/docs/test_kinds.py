@@ -29,7 +29,7 @@ TASK = (
     "Log",
 )
 TASK += ("Pack", "Queue", "Resume", "Run", "See", "Start", "Submit", "Test", "Upgrade", "Use")
-TASK += ("Watch", "Write")
+TASK += ("Train", "Watch", "Write")
 
 
 def of(kind: str) -> list[Path]:

@@ -27,6 +27,7 @@ PROBES: dict[str, tuple[str, ...]] = {  # what a page may need: its probes in te
     "accelerate": ("accelerate",),
     "browser": ("browser",),
     "docker": ("docker",),
+    "jax": ("jax",),
     "lightning": ("lightning",),
     "netns": ("netns", "ssh"),
     "postgres": (),  # running_postgres skips

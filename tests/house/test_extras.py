@@ -20,7 +20,8 @@ EXTRAS = {
     "matplotlib": "plots",
     "safetensors": "safetensors",
 }
-FRAMEWORKS = {"lightning", "transformers"}  # what programs import, and torchloom never does
+FRAMEWORKS = {"lightning", "transformers"}  # what programs import
+ENGINES = {"jax", "tensorflow"}  # of ready-made trainings; make/frameworks.txt has JAX for tests
 
 
 def test_what_few_need_is_not_installed_by_default() -> None:
@@ -32,7 +33,7 @@ def test_what_few_need_is_not_installed_by_default() -> None:
         assert [line for line in extras[extra] if line.startswith(package)]
     (every,) = extras["all"]
     named = set(every.removeprefix("torchloom[").rstrip("]").split(","))
-    assert named == extras.keys() - {"all", "dev", "torch"} - FRAMEWORKS
+    assert named == extras.keys() - {"all", "dev", "torch"} - FRAMEWORKS - ENGINES
     (tested,) = (line for line in extras["dev"] if line.startswith("torchloom["))
     assert set(tested.removeprefix("torchloom[").rstrip("]").split(",")) == {"all", *FRAMEWORKS}
 

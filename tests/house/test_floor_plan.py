@@ -53,7 +53,7 @@ SMALL_MODULES: dict[str, str] = {
     "server/pages.py": _SHARED,
     "server/schema.py": _SHARED,
     "server/text.py": _SHARED,
-    "specs/named_resources_generic.py": _TORCHX,
+    "specs/sizes/generic.py": _TORCHX,
     "weaver/plane.py": _ENTRY,
     "worker/programs/frameworks.py": "imported before the program's first line",
     "worker/programs/randomness.py": "wraps one function of torch, for several adapters",

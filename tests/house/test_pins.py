@@ -182,7 +182,7 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     ),
     (seats.MemberSeat, "rank node life is_gone is_ending has_left is_new"),
     (election.GenerationPlan, "start origin moves inexact"),
-    (checkpoints.Collected, "world_size parts failed lowest facts"),
+    (checkpoints.Collected, "world_size parts failed lowest facts places"),
     (backup.BackupManifest, "made_at host torchloom schemas files format version"),
     (backup.BackupEntry, "name size sha256"),
     (queue.Need, "workers cpus gpus memory_mb"),

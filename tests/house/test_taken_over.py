@@ -44,6 +44,9 @@ def unpack_older(where: Path) -> None:
 class OlderSite(Site):
     """A plane that begins with the package of an older commit."""
 
+    def _fill(self, plane: Path) -> None:
+        """Leave it to the older plane to make its databases, with the schema it knows."""
+
     def _copy(self, where: Path) -> None:
         if where != self.site:
             super()._copy(where)
@@ -85,7 +88,7 @@ def test_a_run_of_the_older_commit_ends_with_the_same_weights(
     job = trained(site)
     first = site.ranks()
     site.loom("checkpoint", job)
-    saved = json.loads(site.loom("checkpoint", "ls", "--json", job))
+    saved = json.loads(site.loom("checkpoint", "ls", "--json", job))[-1]
     weaver = site.weaver()
     os.kill(weaver, signal.SIGSTOP)  # what the ranks log from here on stays in the spool
     held = max(site.book(0))
@@ -109,7 +112,8 @@ def test_a_run_of_the_older_commit_ends_with_the_same_weights(
     site.loom("up")
     site.passes()
     assert site.show(job)["state"] == "RUNNING"
-    assert json.loads(site.loom("checkpoint", "ls", "--json", job))[-1:] == saved[-1:]
+    listed = json.loads(site.loom("checkpoint", "ls", "--json", job))[-1]
+    assert {name: listed[name] for name in saved} == saved  # this code may say more of it
     site.loom("stop", job)
     until(lambda: not processes_of(job), PATIENCE)
 

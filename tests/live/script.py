@@ -231,7 +231,8 @@ torch.manual_seed(7)
 run = loom.init(project="live")
 run.checkpointing(every_n_steps=EVERY, keep_last=1000)
 net = network()
-model = run.wrap(net, bucket_cap_mb=0.004)
+compression = json.loads(os.environ.get("COMPRESSION", "{}"))
+model = run.wrap(net, compression=compression, bucket_cap_mb=0.004)
 parameters = list(net.parameters())  # of the last layers first
 halves = [{"params": parameters[:2]}, {"params": parameters[2:]}]
 optimizer: torch.optim.Optimizer

@@ -72,6 +72,27 @@ def test_a_plan_leaves_the_app_as_it_was(home: Path) -> None:
     assert info.app is not asked
 
 
+def test_an_engine_works_under_any_name() -> None:
+    runner = Runner("mine", {"local_dir": Engine})
+
+    info = runner.dryrun(app(), "local_dir", {"queue": "q"})
+
+    assert runner.schedule(info) == "local_dir://mine/id-1"
+    assert (info.app is not None, info.cfg["queue"], info._scheduler) == (True, "q", "local_dir")
+    assert info.app is not None
+    assert info.app.roles[0].env["TORCHX_JOB_ID"] == "local_dir://mine/${app_id}"
+
+
+def test_blanks_in_names_become_dashes() -> None:
+    asked = AppDef("my  app", [Role("my train", "", entrypoint="echo", resource=SMALL)])
+
+    info = over().dryrun(asked, "memory", {"queue": "q"})
+
+    assert info.app is not None
+    assert (info.app.name, info.app.roles[0].name) == ("my-app", "my-train")
+    assert (asked.name, asked.roles[0].name) == ("my  app", "my train")
+
+
 def test_roles_are_told_who_they_are(home: Path) -> None:
     env = env_of(over().dryrun(app(), "memory", {"queue": "q"}, parent_run_id="parent"))
 

@@ -35,6 +35,7 @@ def train(
     sizes: List[int] | None = None,  # noqa: UP006
     shape: tuple[int, str] | None = None,
     limit: int | None = None,
+    groups: Optional[Dict[str, List[str]]] = None,  # noqa: UP006, UP045
     config_name: Annotated[str | None, "-cn"] = None,
     h: str | None = None,
 ) -> AppDef:
@@ -76,6 +77,7 @@ def test_every_word_for_false_is_false(word: str) -> None:
         (["--config-name", "x"], "config_name", "x"),
         (["-cn", "x"], "config_name", "x"),
         (["--conf", "x"], "config_name", "x"),
+        (["--groups", "a=x,y,b=z"], "groups", {"a": ["x", "y"], "b": ["z"]}),
         (["--env", "A=1,B=x;y,C='a=b,c'"], "env", {"A": "1", "B": "x;y", "C": "a=b,c"}),
     ],
 )
@@ -98,6 +100,7 @@ def test_everything_after_the_first_free_word_is_the_rest() -> None:
                 "sizes": None,
                 "shape": None,
                 "limit": None,
+                "groups": None,
                 "config_name": None,
                 "h": None,
             },

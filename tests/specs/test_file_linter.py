@@ -30,6 +30,7 @@ def check(folder: Path, text: str, name: str = "train") -> list[str]:
     [
         *("int", "str", "float", "bool", "MyAlias"),
         *("dict[str, str]", "list[int]", "tuple[str, int]", "dict[str, str] | None"),
+        *("dict[str, list[str]]", "Dict[str, List[int]]"),
         *("Dict[str, str]", "List[str]", "Optional[str]", "Optional[Dict[str, int]]"),
         *("typing.Dict[str, str]", "typing.Optional[typing.List[str]]", "t.Union[str, None]"),
         *("Union[None, List[float]]", "None | int", "Annotated[str, '-cn']"),
@@ -52,9 +53,10 @@ def test_old_new_and_quoted_hints_are_accepted(hint: str, tmp_path: Path) -> Non
         ("dict[str]", "type 'dict[str]' needs a key and a value type"),
         ("list[str, int]", "type 'list[str, int]' needs exactly one element type"),
         (
-            "dict[str, list[str]]",
-            "type 'dict[str, list[str]]' holds 'list[str]', which is not a plain type",
+            "dict[str, list[bytes]]",
+            "type 'dict[str, list[bytes]]' holds 'list[bytes]', which is not a plain type",
         ),
+        ("tuple[str]", "type 'tuple[str]' is a tuple of one; write the type alone, or list[T]"),
         ("3", "'3' is not a type"),
         ("'not a ) type'", "\"'not a ) type'\" is not a type"),
     ],

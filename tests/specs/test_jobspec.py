@@ -39,6 +39,12 @@ DEMO = {
     "checkpointing": {"enabled": True, "every_n_steps": 200, "store": "local"},
     "compression": {"enabled": False},
 }
+
+
+def compressed(algorithm: str, **more: object) -> dict[str, object]:
+    return {"enabled": True, "algorithm": algorithm, **more}
+
+
 SCRIPT = {"name": "train", "script": "train.py"}
 TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), max_size=12)
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
@@ -177,7 +183,31 @@ def test_what_omegaconf_cannot_look_up_is_named() -> None:
         ({"elastic": {"min": 2}}, "elastic.max", "missing"),
         ({"distributed": {"backend": "nccl"}}, "distributed.backend", "nccl needs GPUs"),
         ({"distributed": {"strategy": "magic"}}, "distributed.strategy", "one of DATA_PARALLEL"),
-        ({"compression": {"enabled": True}}, "compression.enabled", "leave it out"),
+        ({"compression": {"enabled": True}}, "compression.algorithm", "or sync_every"),
+        ({"compression": {"algorithm": "zip"}}, "compression.algorithm", "one of FP16, BF16"),
+        ({"compression": {"k": 1.5}}, "compression.k", "at most 1"),
+        ({"compression": compressed("topk", rank=2)}, "compression.rank", "option of powersgd"),
+        ({"compression": compressed("int8", k=0.1)}, "compression.k", "option of topk"),
+        ({"compression": compressed("powersgd", warmup_steps=1)}, "compression.warmup_steps", "2"),
+        ({"compression": compressed("topk", outer_lr=1)}, "compression.outer_lr", "sync_every"),
+        (
+            {"compression": compressed("topk", sync_every=4)},
+            "compression.sync_every",
+            "weights instead of gradients",
+        ),
+        (
+            {"compression": compressed("onebit"), "hyperparameters": {"amp": "fp16"}},
+            "hyperparameters.amp",
+            "take bf16, or off",
+        ),
+        (
+            {
+                "compression": {"enabled": True, "sync_every": 8},
+                "recovery": {"policy": "live"},
+            },
+            "recovery.policy",
+            "take restart or fail",
+        ),
         ({"recovery": {"policy": "pray"}}, "recovery.policy", "one of LIVE, RESTART, SHRINK, FAIL"),
         ({"recovery": {"backoff": -1}}, "recovery.backoff", "not negative"),
         ({"env": {"A=B": "1"}}, "env['A=B']", "is not a variable's name"),

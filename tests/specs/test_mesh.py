@@ -238,11 +238,6 @@ def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_group(
             "fp16 scales losses, which a pipeline does not: take bf16, or off",
         ),
         (
-            job("fsdp", checkpointing={"enabled": True}),
-            "checkpointing.enabled",
-            "shards of fsdp cannot be saved yet: turn it off, or take data_parallel",
-        ),
-        (
             job("hsdp", recovery={"policy": "live"}),
             "recovery.policy",
             "live cannot carry the shards of hsdp: take restart or fail",
@@ -253,9 +248,18 @@ def test_each_worker_has_a_place_of_its_own_and_shares_samples_with_its_group(
             "the mesh of fsdp has a fixed number of workers: remove it",
         ),
         (
-            job("fsdp", compression={"enabled": True}),
+            job("fsdp", compression={"enabled": True, "algorithm": "topk"}),
             "compression.enabled",
-            "gradients cannot be compressed yet: leave it out, or false",
+            "is for data_parallel, and the job has fsdp: turn it off",
+        ),
+        (
+            job(
+                "pipeline_parallel",
+                compression={"enabled": True, "sync_every": 4},
+                hyperparameters={"layers": 4},
+            ),
+            "compression.enabled",
+            "is for data_parallel, and the job has pipeline_parallel: turn it off",
         ),
     ],
 )

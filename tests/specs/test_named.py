@@ -10,6 +10,7 @@ from torchloom.errors import Ambiguous, UserError
 from torchloom.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
 from torchloom.specs.named import NamedResources, installed
 from torchloom.specs.resources import resource_tags
+from torchloom.torchx import plugins
 
 
 def tagged(name: str, resource: Resource) -> Resource:
@@ -124,6 +125,7 @@ def test_an_installed_package_adds_its_sizes(
         f"[{group}]\nbig = sizes_pkg:big\nbroken = sizes_pkg:gone\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    plugins.registry.cache_clear()
 
     library = NamedResources(installed)
 
@@ -131,3 +133,4 @@ def test_an_installed_package_adds_its_sizes(
     with pytest.raises(UserError, match="named resource 'broken'"):
         library["broken"]
     sys.modules.pop("sizes_pkg")
+    plugins.registry.cache_clear()

@@ -26,7 +26,7 @@ export interface Section {
 }
 
 const SECTIONS: readonly (readonly [title: string, names: readonly string[]])[] = [
-  ["What runs", ["name", "script", "module", "command", "args", "model", "dataset"]],
+  ["What runs", ["name", "script", "module", "command", "args", "framework", "model", "dataset"]],
   ["Values", ["hyperparameters", "knobs", "env", "seed"]],
   ["Workers", ["resources", "distributed", "elastic", "max_workers", "priority", "scheduler", "options"]],
   ["Saving and recovery", ["checkpointing", "recovery", "compression"]],

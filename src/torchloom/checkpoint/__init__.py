@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from torchloom.checkpoint.local import LocalStorage
     from torchloom.checkpoint.manifest import Manifest, Shard
+    from torchloom.checkpoint.placement import Box, ShardMap, TensorPlace
     from torchloom.checkpoint.s3 import S3Storage
     from torchloom.checkpoint.storage import Storage, open_storage, root_of
     from torchloom.checkpoint.trainer_files import NotHashed, TrainerFile, TrainerFiles, survey
@@ -38,6 +39,7 @@ _HOMES = {
     "layout": "MANIFEST Draft draft_name draft_of folder_name shard_name step_of",
     "local": "LocalStorage",
     "manifest": "Manifest Shard",
+    "placement": "Box ShardMap TensorPlace",
     "s3": "S3Storage",
     "storage": "Storage open_storage root_of",
     "trainer_files": "NotHashed TrainerFile TrainerFiles survey",
@@ -47,6 +49,9 @@ __all__ = [
     "Draft",
     "Manifest",
     "Shard",
+    "Box",
+    "ShardMap",
+    "TensorPlace",
     "Storage",
     "LocalStorage",
     "S3Storage",

@@ -15,6 +15,7 @@ from typing import Any
 
 from torchloom.checkpoint.errors import BadManifest
 from torchloom.checkpoint.layout import LARGEST, Draft, rank_of, shard_name
+from torchloom.checkpoint.placement import ShardMap
 from torchloom.checkpoint.trainer_files import TrainerFiles
 
 FORMAT = 1
@@ -45,7 +46,8 @@ class Manifest:
 
     `step` is the number of steps applied: the state is the one before step `step` begins. `knobs`
     is the position in the knob log. Metrics that are not finite are left out when it is written.
-    `trainer` is what the program's own trainer saved, if it owns the loop.
+    `trainer` is what the program's own trainer saved, if it owns the loop. `sharding` says where
+    the parts of divided tensors are, if each rank holds only a part of the state.
     """
 
     job_id: str
@@ -66,6 +68,7 @@ class Manifest:
     metrics: Mapping[str, float] = field(default_factory=dict)
     trigger: str = ""
     trainer: TrainerFiles | None = None
+    sharding: ShardMap | None = None
 
     @property
     def draft(self) -> Draft:
@@ -94,7 +97,10 @@ class Manifest:
         }
         if self.trainer is not None:
             whole["trainer"] = self.trainer.to_dict()
-        return json.dumps(whole, indent=1, allow_nan=False) + "\n"
+        text = json.dumps(whole, indent=1, allow_nan=False)
+        if self.sharding is not None:
+            text = f'{text[:-2]},\n "sharding": {_rows(self.sharding)}\n}}'
+        return text + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
@@ -114,7 +120,20 @@ class Manifest:
             versions={key: _word(value, key) for key, value in _table(whole, "versions")},
             metrics={key: _number(value, key) for key, value in _table(whole, "metrics")},
             trainer=TrainerFiles.from_dict(whole["trainer"]) if "trainer" in whole else None,
+            sharding=(
+                ShardMap.from_dict(whole["sharding"], counts["world_size"])
+                if "sharding" in whole
+                else None
+            ),
         )
+
+
+def _rows(sharding: ShardMap) -> str:
+    """Return the places of divided tensors as JSON, each tensor on a line."""
+    found = sharding.to_dict()
+    lines = (f"   {json.dumps(name)}: {json.dumps(row)}" for name, row in found["tensors"].items())
+    tensors = ",\n".join(lines)
+    return f'{{\n  "mesh": {json.dumps(found["mesh"])},\n  "tensors": {{\n{tensors}\n  }}\n }}'
 
 
 def _parsed(text: str | bytes) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def _arguments(kind: str, last: str) -> Sequence[str]:
         "component": lambda: _BUILT_IN,
         "engine": lambda: ("local",),
         "config": lambda: ("init", "show"),
+        "tracker": lambda: ("list",),
         "env": lambda: ("save", "load", "shell", "pack", "push"),
         "shell": lambda: list(SCRIPTS),
         "file": lambda: (),

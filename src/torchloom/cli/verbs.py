@@ -191,6 +191,7 @@ VERBS: dict[str, Verb] = {
     ),
     "engines": Verb("list engines and their options", ("--json",), "engine", False),
     "config": Verb("show the config values, or write a config file", (), "config", False),
+    "tracker": Verb("print what trackers know of runs", (), "tracker", False),
     "env": Verb("save a job's variables; pack and push environments", (), "env", False),
     "convert": Verb(
         "suggest how a training loop uses torchLoom's API",
@@ -256,7 +257,7 @@ WRITTEN_OPTIONS: dict[str, dict[str, str]] = {
 # What one wants to do, and the verbs for it.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run": ("run", "launch", "plan", "components", "engines", "convert"),
-    "Watch": ("ls", "show", "logs", "monitor", "plot", "compare", "export", "inspect"),
+    "Watch": ("ls", "show", "logs", "monitor", "plot", "compare", "export", "inspect", "tracker"),
     "Steer": ("set", "pause", "resize", "stop", "rm"),
     "Recover": ("checkpoint", "resume", "chaos"),
     "Plane": ("up", "down", "open", "login", "tokens", "backup", "restore"),

@@ -6,10 +6,10 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torchloom.components.torchx_names import torchx_names
 from torchloom.errors import LoomError, NotFound, UserError, shorten
 from torchloom.specs.api import AppDef
 from torchloom.specs.arguments import get_fn_docstring
+from torchloom.torchx.names import torchx_names
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from torchloom.components.torchx_names import torchx_names
 from torchloom.specs.builders import ComponentFailed
+from torchloom.torchx.names import torchx_names
 
 
 def source_of(fn: Callable[..., object]) -> str:

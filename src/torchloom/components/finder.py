@@ -20,9 +20,9 @@ from torchloom.components.catalog import (
     original,
     with_torchx_names,
 )
-from torchloom.components.torchx_names import torchx_names
 from torchloom.errors import shorten
 from torchloom.specs.builders import ComponentFailed
+from torchloom.torchx.names import torchx_names
 
 __all__ = [
     "Catalog",

@@ -79,6 +79,12 @@ VARIABLES: tuple[Variable, ...] = (
             "none",
             "`specs`",
         ),
+        (
+            "TORCHX_PLUGINS_SOURCE",
+            "Where TorchX's plugins may be: 0 nowhere, 1 `torchx_plugins`, 2 entry points, 3 both",
+            "3",
+            "`loom run`, `specs`",
+        ),
     ),
     *_of(
         VariableGroup.PLANE,

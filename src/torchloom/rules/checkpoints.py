@@ -18,6 +18,7 @@ _LARGEST = 1 << 53  # bytes of a shard; beyond it readers of JSON round
 _RANKS = 1 << 20
 _ENTRIES = 256  # of metrics, and of versions
 _LONGEST = 256  # letters of a text
+_LONGEST_PLACES = 1 << 19  # letters
 _HASH = re.compile("blake3:[0-9a-f]{64}")
 
 
@@ -121,6 +122,7 @@ class WrittenShard:
     size: int
     hash: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    places: str = ""  # where divided tensors are, packed; the manifest checks it
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -140,6 +142,7 @@ class Collected:
     failed: Mapping[str, str] = field(default_factory=dict)
     lowest: int = -1
     facts: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)  # of divided tensors, by reporting rank
 
     def take(self, shard: WrittenShard) -> "Collected | None":
         """Return this with another shard; None for one of another number of ranks.
@@ -158,6 +161,7 @@ class Collected:
             {other: why for other, why in self.failed.items() if other != rank},
             shard.rank if is_lowest else self.lowest,
             {**facts, "not_finite": True} if any(flags) else facts,
+            {**self.places, **({rank: shard.places} if shard.places else {})},
         )
 
     def fail(self, rank: int, why: str) -> "Collected":
@@ -206,8 +210,11 @@ def shard_of(facts: Mapping[str, Any], rank: int, generation: int) -> WrittenSha
     content = facts.get("hash")
     if not isinstance(content, str) or not _HASH.fullmatch(content):
         return None
+    places = facts.get("places", "")
+    if not isinstance(places, str) or len(places) > _LONGEST_PLACES:
+        return None
     return WrittenShard(
-        step, generation, attempt, rank, world_size, size, content, _facts_of(facts)
+        step, generation, attempt, rank, world_size, size, content, _facts_of(facts), places
     )
 
 

@@ -235,7 +235,9 @@ class Runner:
         options = self._options(backend, scheduler, cfg)
         backend._pre_build_validate(app, scheduler, options)
         backend._validate(app, scheduler, options)
-        return backend.submit_dryrun(app, options)
+        info = backend.submit_dryrun(app, options)
+        info._scheduler = scheduler  # which may have another name than its backend
+        return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
         """Submit the request of a dry run and return the handle of the app."""
@@ -342,7 +344,7 @@ class Runner:
         if not scheduler.exists(app_id):
             raise UnknownAppException(app_handle)
         return scheduler.log_iter(
-            app_id, role_name, k, regex, since, until, should_tail, streams=streams
+            app_id, _one_word(role_name), k, regex, since, until, should_tail, streams=streams
         )
 
     def list(
@@ -385,10 +387,19 @@ class Runner:
 
 
 def _final(app: AppDef) -> AppDef:
-    """Return a copy with late values in place; roles that are none are left to the validator."""
+    """Return a copy with late values in place; roles that are none are left to the validator.
+
+    Names are parts of paths and ids here, so blanks in them become dashes.
+    """
     if isinstance(app.roles, list) and all(isinstance(role, Role) for role in app.roles):
         app = replace(app, roles=[resolved(role) for role in app.roles])
-    return copy.deepcopy(app)
+        for role in app.roles:
+            role.name = _one_word(role.name)
+    return copy.deepcopy(replace(app, name=_one_word(app.name)))
+
+
+def _one_word(name: str) -> str:
+    return "-".join(name.split()) if isinstance(name, str) else name
 
 
 def get_runner(

@@ -17,7 +17,7 @@ BUILT_IN: Mapping[str, str] = {
 }
 DEFAULT = "local"
 LOCAL = ("local", "local_cwd")  # one engine under two names
-GROUP = "torchloom.schedulers"  # entry points of this group add to the built-in ones
+GROUP = "torchloom.schedulers"  # entry points of this group, and TorchX's plugins, add to them
 
 
 def get_default_scheduler_name() -> str:
@@ -54,13 +54,8 @@ def _on_use(name: str, module: str) -> SchedulerFactory:
 
 
 def _plugins() -> dict[str, SchedulerFactory]:
-    from importlib.metadata import entry_points
+    """Return the schedulers of packages; those of TorchX's plugins work as they are."""
+    from torchloom.torchx import plugins
 
-    def load(point: Any) -> SchedulerFactory:
-        def create(session_name: str, **kwargs: Any) -> "Scheduler[Any]":
-            created: Scheduler[Any] = point.load()(session_name, **kwargs)
-            return created
-
-        return create
-
-    return {point.name: load(point) for point in entry_points(group=GROUP)}
+    of_torchx = plugins.registry().get(plugins.PluginType.SCHEDULER)
+    return {**of_torchx, **plugins.entry_point_factories(GROUP)}

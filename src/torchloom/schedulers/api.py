@@ -1,12 +1,24 @@
 """The interface of every scheduler: it turns an app into a request, submits and describes it."""
 
 import re
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import Field, dataclass, field, fields
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torchloom.errors import UserError
 from torchloom.specs.api import (
@@ -16,15 +28,20 @@ from torchloom.specs.api import (
     AppDryRunInfo,
     AppState,
     CfgVal,
+    InvalidRunConfigException,
     Role,
     Workspace,
+    cases,
     runopts,
 )
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from torchloom.specs.api import RoleStatus
 
 T = TypeVar("T")
+_BASES = "__orig_bases__"  # where Python keeps `Scheduler[...]` of a class statement
 
 
 class Stream(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
@@ -59,6 +76,188 @@ class ListAppResponse:
     app_handle: str = "<NOT_SET>"
     name: str = ""
 
+    def __hash__(self) -> int:
+        return hash((self.app_id, self.app_handle, self.state))
+
+
+class _Option(NamedTuple):
+    """A field of typed options: its key, and its class if it is a group of options itself."""
+
+    field: "Field[Any]"
+    key: str
+    type: Any
+    group: "type[StructuredOpts] | None"
+
+    @property
+    def name(self) -> str:
+        return self.field.name
+
+    @property
+    def is_required(self) -> bool:
+        return self.field.default is NO_DEFAULT and self.field.default_factory is NO_DEFAULT
+
+
+@dataclass
+class StructuredOpts(Mapping[str, CfgVal]):
+    """Options of a scheduler as a dataclass; also a mapping with the keys of run options.
+
+    A field of such a class is a group: its options have keys `FIELD.NAME`. The metadata `cfg_key`
+    of a field is its key where that is no name of Python; the text below a field is its help.
+    A scheduler that names its class, as in `class Mine(Scheduler[MyOpts])`, is given instances.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from torchloom.schedulers.api import StructuredOpts
+        >>> @dataclass
+        ... class MyOpts(StructuredOpts):
+        ...     cluster_name: str
+        ...     num_retries: int = 3
+        >>> opts = MyOpts.from_cfg({"clusterName": "a"})
+        >>> opts.cluster_name, opts["num_retries"]
+        ('a', 3)
+    """
+
+    _extra_cfg: dict[str, CfgVal] = field(
+        default_factory=dict, repr=False, compare=False, kw_only=True
+    )  # what `from_cfg` was given besides the fields
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> "Self":
+        """Return the options of a mapping; keys may be in camelCase.
+
+        Raises:
+            InvalidRunConfigException: An option is given in two spellings, with different values.
+        """
+        values: dict[str, Any] = {}
+        for option in _options_of(cls):
+            if option.group is not None:
+                below = _below(cfg, f"{option.name}.")
+                if below or option.is_required:
+                    values[option.name] = option.group.from_cfg(below)
+            elif spelled := _spellings(option, cfg):
+                values[option.name] = _only_value(option.key, spelled, cfg)
+        opts = cls(**values)
+        opts._extra_cfg = {key: value for key, value in cfg.items() if key not in opts}
+        return opts
+
+    @classmethod
+    def as_runopts(cls) -> runopts:
+        """Return the run options that these fields declare."""
+        declared = runopts()
+        helps = cls.get_docstrings()
+        for option in _options_of(cls):
+            if option.group is not None:
+                for key, one in option.group.as_runopts():
+                    key = f"{option.name}.{key}"
+                    declared.add(key, one.opt_type, one.help, one.default, one.is_required)
+                continue
+            default = None if option.field.default is NO_DEFAULT else option.field.default
+            text = helps.get(option.name, option.name)
+            declared.add(option.key, option.type, text, default, option.is_required)
+        return declared
+
+    @classmethod
+    def get_docstrings(cls) -> dict[str, str]:
+        """Return the text below each field in the source, by the field's name."""
+        found: dict[str, str] = {}
+        for one in reversed(cls.__mro__):
+            if one is not StructuredOpts and issubclass(one, StructuredOpts):
+                found |= _texts_below_fields(one)
+        for option in _options_of(cls):
+            if option.group is not None:
+                texts = option.group.get_docstrings()
+                found |= {f"{option.name}.{key}": text for key, text in texts.items()}
+        return found
+
+    def __getitem__(self, key: str) -> CfgVal:
+        first, dot, rest = key.partition(".")
+        group = getattr(self, cases.camel_to_snake(first), None) if dot else None
+        if isinstance(group, StructuredOpts):
+            return group[rest]
+        for option in _options_of(type(self)):
+            if key == option.key or cases.camel_to_snake(key) == option.name:
+                value: CfgVal = getattr(self, option.name)
+                return value
+        return self._extra_cfg[key]
+
+    def __iter__(self) -> Iterator[str]:
+        for option in _options_of(type(self)):
+            if option.group is None:
+                yield option.key
+            else:
+                yield from (f"{option.name}.{key}" for key in getattr(self, option.name) or ())
+        yield from self._extra_cfg
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __or__(self, other: "StructuredOpts") -> dict[str, CfgVal]:
+        """Return both as one mapping; the other's values win."""
+        return {**self, **other}
+
+
+def _options_of(cls: type[StructuredOpts]) -> "list[_Option]":
+    """Return the fields that are options; those that begin with an underscore are not."""
+    hints = get_type_hints(cls)
+    found = []
+    for each in fields(cls):
+        if not each.name.startswith("_"):
+            wanted = _without_none(hints[each.name])
+            key = each.metadata.get("cfg_key", each.name)
+            found.append(_Option(each, key, wanted, _structured(wanted)))
+    return found
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    others = tuple(each for each in get_args(hint) if each is not types.NoneType)
+    return Union[others]  # noqa: UP007 - of a tuple; one alone is itself
+
+
+def _structured(tp: Any) -> "type[StructuredOpts] | None":
+    is_one = isinstance(tp, type) and get_origin(tp) is None and issubclass(tp, StructuredOpts)
+    return tp if is_one and tp is not StructuredOpts else None
+
+
+def _below(cfg: Mapping[str, CfgVal], prefix: str) -> dict[str, CfgVal]:
+    return {key.removeprefix(prefix): cfg[key] for key in cfg if key.startswith(prefix)}
+
+
+def _spellings(option: _Option, cfg: Mapping[str, CfgVal]) -> "list[str]":
+    names = (option.key, option.name, cases.snake_to_camel(option.name))
+    return [name for name in dict.fromkeys(names) if name in cfg]
+
+
+def _only_value(key: str, spelled: "list[str]", cfg: Mapping[str, CfgVal]) -> CfgVal:
+    first = cfg[spelled[0]]
+    if any(cfg[other] != first for other in spelled[1:]):
+        reason = f"option {key!r} is given as {' and '.join(spelled)}, with different values"
+        raise InvalidRunConfigException(f"{reason}; keep {key!r}", key, cfg)
+    return first
+
+
+def _texts_below_fields(cls: type) -> dict[str, str]:
+    import ast
+    import inspect
+    import itertools
+    import textwrap
+
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):  # made in a shell, or without its source
+        return {}
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    return {
+        each.target.id: str(below.value.value).strip()
+        for each, below in itertools.pairwise(body)
+        if isinstance(each, ast.AnnAssign)
+        and isinstance(each.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
 
 class Scheduler(ABC, Generic[T]):
     """One engine, the base class of all schedulers.
@@ -84,12 +283,19 @@ class Scheduler(ABC, Generic[T]):
 
     def submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[T]:
         """Return what would be submitted, with the options filled in."""
-        resolved = self.run_opts().resolve(cfg)
+        resolved = self._typed(self.run_opts().resolve(cfg))
         info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
         info.app, info.cfg, info._scheduler = app, resolved, self.backend
         return info
+
+    def _typed(self, cfg: Mapping[str, CfgVal]) -> Mapping[str, CfgVal]:
+        """Return the options as the class that `Scheduler[...]` names, if it names one."""
+        bases = (base for cls in type(self).__mro__ for base in cls.__dict__.get(_BASES, ()))
+        named = next((get_args(base)[0] for base in bases if get_origin(base) is Scheduler), None)
+        opts = _structured(named)
+        return cfg if opts is None else opts.from_cfg(cfg)
 
     def run_opts(self) -> runopts:
         """Return the options this engine takes."""

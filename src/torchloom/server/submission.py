@@ -29,6 +29,7 @@ _PARTS = {  # what a spec is made of, by title; its name in the description is `
     jobspec.Compression: "Compression",
     jobspec.Distributed: "Distributed",
     jobspec.Elastic: "Elastic",
+    jobspec.Framework: "Framework",
     jobspec.Knob: "Knob",
     jobspec.Mesh: "Mesh",
     jobspec.Mode: "Mode",

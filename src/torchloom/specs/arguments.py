@@ -241,8 +241,15 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def _is_supported(hint: Any) -> bool:
     parts = typing.get_args(hint)
     if typing.get_origin(hint) in (list, dict, tuple):
-        return all(part in _SCALARS for part in parts)
+        lists = typing.get_origin(hint) is dict and _is_list(parts[-1])
+        return all(part in _SCALARS for part in (parts[:-1] if lists else parts))
     return hint in _SCALARS or hint in _CONTAINERS
+
+
+def _is_list(hint: Any) -> bool:
+    """Tell whether a hint is `list[T]` of a plain type, as in `dict[str, list[str]]`."""
+    parts = typing.get_args(hint)
+    return typing.get_origin(hint) is list and len(parts) == 1 and parts[0] in _SCALARS
 
 
 def type_name(hint: Any) -> str:
@@ -275,21 +282,24 @@ _SCALARS: Mapping[Any, Callable[[str], Any]] = {
 
 
 def _decoded(word: str, hint: Any) -> Any:
-    hint = _CONTAINERS.get(hint, hint)
-    kinds = [_SCALARS[part] for part in typing.get_args(hint)]
-    origin = typing.get_origin(hint)
     try:
-        if origin is dict:
-            pairs = split_pairs(word)
-            return {kinds[0](key): kinds[1](value) for key, value in pairs.items()}
-        if origin is list:
-            return [kinds[0](part) for part in split_list(word)]
-        if origin is tuple:
-            parts = split_list(word)
-            return tuple(kind(part) for kind, part in zip(kinds, parts, strict=True))
-        return _SCALARS[hint](word)
+        return _read(word, _CONTAINERS.get(hint, hint))
     except ValueError:
         return _WRONG
+
+
+def _read(word: str, hint: Any) -> Any:
+    """Return what a word means; ValueError if it means nothing of this type."""
+    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
+    if origin is dict:
+        pairs = split_pairs(word)
+        return {_read(key, kinds[0]): _read(value, kinds[1]) for key, value in pairs.items()}
+    if origin is list:
+        return [_read(part, kinds[0]) for part in split_list(word)]
+    if origin is tuple:
+        parts = zip(split_list(word), kinds, strict=True)
+        return tuple(_read(part, kind) for part, kind in parts)
+    return _SCALARS[hint](word)
 
 
 def _checked(value: Any, argument: Argument) -> Any:

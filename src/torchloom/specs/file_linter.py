@@ -195,9 +195,19 @@ def _why_container_unsupported(hint: ast.Subscript, shown: str) -> str:
         return f"type {shown!r} needs a key and a value type"
     if container == "list" and len(items) != 1:
         return f"type {shown!r} needs exactly one element type"
+    if container == "tuple" and not isinstance(hint.slice, ast.Tuple):
+        return f"type {shown!r} is a tuple of one; write the type alone, or list[T]"
+    if container == "dict" and _is_plain_list(items[1]):
+        items = items[:1]
     if nested := next((item for item in items if not _is_plain(item)), None):
         return f"type {shown!r} holds {ast.unparse(nested)!r}, which is not a plain type"
     return ""
+
+
+def _is_plain_list(item: ast.expr) -> bool:
+    item = unquoted(item)
+    is_list = isinstance(item, ast.Subscript) and _name_of(item.value).lower() == "list"
+    return is_list and not why_unsupported(item)
 
 
 def _is_plain(item: ast.expr) -> bool:

@@ -13,6 +13,15 @@ STALENESS = 8  # steps that a worker of parameter servers may be ahead, where th
 RETRIES = 3  # of a job that saves and sets no number of attempts
 
 
+class Framework(StrEnum):
+    """What runs a ready-made training."""
+
+    PYTORCH = "pytorch"
+    JAX = "jax"
+    TENSORFLOW = "tensorflow"
+    HUGGINGFACE = "huggingface"
+
+
 class Strategy(StrEnum):
     """How one model is trained by several workers."""
 
@@ -38,6 +47,17 @@ class Schedule(StrEnum):
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
     INTERLEAVED = "interleaved"
+
+
+class Algorithm(StrEnum):
+    """How gradients are compressed before they are sent."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+    POWERSGD = "powersgd"
+    TOPK = "topk"
+    ONEBIT = "onebit"
+    INT8 = "int8"
 
 
 class Backend(StrEnum):
@@ -149,10 +169,27 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """Whether gradients are compressed before they are sent."""
+    """What the workers of `data_parallel` send each other instead of whole gradients."""
 
     enabled: bool = False
-    """Only `false` is implemented."""
+    """Whether the rest of this section applies."""
+    algorithm: Algorithm | None = None
+    """How gradients are compressed."""
+    k: float | None = None
+    """Of `topk`: the share of gradients that is sent, by default 0.01; the knob `compression.k`."""
+    rank: int | None = None
+    """Of `powersgd`: the rank of the matrices that are sent, by default 1."""
+    block: int | None = None
+    """Of `int8`: how many gradients share a scale, by default 256."""
+    warmup_steps: int | None = None
+    """Of `powersgd` and `onebit`: first steps without compression, by default 10 and 100."""
+    sync_every: int | None = None
+    """Instead of an algorithm: exchange weights every so many steps, and no gradients (DiLoCo);
+    the knob `sync_every`."""
+    outer_lr: float | None = None
+    """Of `sync_every`: the learning rate of the outer optimizer, by default 0.7."""
+    outer_momentum: float | None = None
+    """Of `sync_every`: the Nesterov momentum of the outer optimizer, by default 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +234,11 @@ class JobSpec:
 
     name: str
     """Letters, digits, `.`, `_` and `-`; at most 64."""
-    framework: str = "pytorch"
-    """The framework of a built-in training; `pytorch` is the only one."""
+    framework: Framework = Framework.PYTORCH
+    """The framework of a built-in training."""
     model: str = ""
-    """A built-in training: `mlp`, `cnn`, `transformer`, or `module:package.function`."""
+    """A built-in training: `mlp`, `cnn`, `transformer`, or `module:package.function`; for
+    `huggingface` a type of transformers, such as `gpt2`, or the path of a `config.json`."""
     dataset: str = ""
     """Its data: `synthetic`, `synthetic:N`, `text:FILE`, `npz:FILE`, `module:package.function`."""
     script: str = ""
@@ -222,7 +260,7 @@ class JobSpec:
     checkpointing: Checkpointing = Checkpointing()
     """When to save, where, and what is kept."""
     compression: Compression = Compression()
-    """Whether gradients are compressed."""
+    """What the workers send each other instead of whole gradients."""
     recovery: Recovery = Recovery()
     """What follows when a worker is lost."""
     elastic: Elastic | None = None

@@ -12,12 +12,15 @@ from typing import Any
 
 from torchloom.errors import shorten
 from torchloom.specs.exceptions import SpecError
+from torchloom.specs.framework import framework_problems
 from torchloom.specs.jobspec import (
+    Algorithm,
     Backend,
     Checkpointing,
     Compression,
     Distributed,
     Elastic,
+    Framework,
     JobSpec,
     Knob,
     Mesh,
@@ -56,9 +59,21 @@ from torchloom.specs.validate import (
 )
 
 PROGRAMS = ("model", "script", "module", "command")
-FRAMEWORKS = ("pytorch",)
 MOST_WORKERS = 100_000
+MOST_OUTER = 10.0  # learning rate of the outer optimizer
 LEAST_SECONDS = 0.1  # between two checkpoints
+K_KNOB, SYNC_KNOB = "compression.k", "sync_every"  # knobs, while the job runs
+_OPTION_OF: Mapping[str, tuple[Algorithm, ...]] = {
+    "k": (Algorithm.TOPK,),
+    "rank": (Algorithm.POWERSGD,),
+    "block": (Algorithm.INT8,),
+    "warmup_steps": (Algorithm.POWERSGD, Algorithm.ONEBIT),
+}
+_OUTER = ("outer_lr", "outer_momentum")
+_FED_BACK = (Algorithm.POWERSGD, Algorithm.TOPK, Algorithm.ONEBIT, Algorithm.INT8)
+_WARMUP = {Algorithm.POWERSGD: 10, Algorithm.ONEBIT: 100}
+_LEAST_WARMUP = 2  # torch's PowerSGD takes no fewer
+
 _STORE = r"local|[/~].*|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 
 
@@ -82,12 +97,12 @@ def job_in_short(spec: JobSpec) -> dict[str, Any]:
     return {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
 
 
-def _framework(value: object, path: str) -> str:
+def _framework(value: object, path: str) -> Framework:
     found = text(value, path)
-    if found not in FRAMEWORKS:
-        there = ", ".join(FRAMEWORKS)
+    if found not in list(Framework):
+        there = ", ".join(Framework)
         raise SpecError(path, f"{shorten(found)!r} is not a supported framework; known: {there}")
-    return found
+    return Framework(found)
 
 
 def _store(value: object, path: str) -> str:
@@ -118,6 +133,27 @@ def _span(value: object, path: str) -> float:
     found = seconds(value, path)
     if found < LEAST_SECONDS:
         raise SpecError(path, f"must be {LEAST_SECONDS} or more, is {found:g}")
+    return found
+
+
+def _share(value: object, path: str) -> float:
+    found = number(value, path)
+    if not 0 < found <= 1:
+        raise SpecError(path, f"must be more than 0 and at most 1, is {found:g}")
+    return found
+
+
+def _positive(value: object, path: str) -> float:
+    found = number(value, path)
+    if not 0 < found <= MOST_OUTER:
+        raise SpecError(path, f"must be more than 0 and at most {MOST_OUTER:g}, is {found:g}")
+    return found
+
+
+def _momentum(value: object, path: str) -> float:
+    found = number(value, path)
+    if not 0 <= found < 1:
+        raise SpecError(path, f"must be 0 or more and less than 1, is {found:g}")
     return found
 
 
@@ -170,6 +206,20 @@ DISTRIBUTED = RecordShape(
         "staleness": optional(_COUNT),
     },
 )
+COMPRESSION = RecordShape(
+    Compression,
+    {
+        "enabled": boolean,
+        "algorithm": optional(member_of(Algorithm)),
+        "k": optional(_share),
+        "rank": optional(_WORKERS),
+        "block": optional(number_in(8, 1 << 20)),
+        "warmup_steps": optional(number_in(0, INT64 - 1)),
+        "sync_every": optional(_STEPS),
+        "outer_lr": optional(_positive),
+        "outer_momentum": optional(_momentum),
+    },
+)
 JOB = RecordShape(
     JobSpec,
     {
@@ -186,7 +236,7 @@ JOB = RecordShape(
         "distributed": DISTRIBUTED,
         "hyperparameters": few(map_of(plain)),
         "checkpointing": _checkpointing,
-        "compression": RecordShape(Compression, {"enabled": boolean}),
+        "compression": COMPRESSION,
         "recovery": RecordShape(
             Recovery,
             {
@@ -217,10 +267,10 @@ JOB = RecordShape(
 
 def _problems(spec: JobSpec) -> Iterator[Problem]:
     yield from _program_problems(spec)
+    yield from framework_problems(spec)
     yield from _count_problems(spec)
     yield from mesh_problems(spec)
-    if spec.compression.enabled:
-        yield "compression.enabled", "gradients cannot be compressed yet: leave it out, or false"
+    yield from compression_problems(spec)
     for key, knob in spec.knobs.items():
         yield from _knob_problems(at("knobs", key), knob)
 
@@ -283,3 +333,69 @@ def _unfold(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _unfold(each) for key, each in value.items()}
     return [_unfold(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+# What workers send each other instead of whole gradients.
+
+
+def with_defaults(given: Compression) -> Compression:
+    """Return the section with the default of each option that was left out."""
+    chosen = given.algorithm
+    return replace(
+        given,
+        k=0.01 if given.k is None else given.k,
+        rank=given.rank or 1,
+        block=given.block or 256,
+        warmup_steps=_warmup(given) if chosen is not None else 0,
+        outer_lr=given.outer_lr or 0.7,
+        outer_momentum=0.9 if given.outer_momentum is None else given.outer_momentum,
+    )
+
+
+def _warmup(given: Compression) -> int:
+    if given.warmup_steps is not None:
+        return given.warmup_steps
+    return _WARMUP.get(given.algorithm, 0) if given.algorithm is not None else 0
+
+
+def section_problems(given: Compression) -> Iterator[Problem]:
+    """Yield what does not fit in the section itself, by field; none where it is off."""
+    if not given.enabled:
+        return
+    chosen = given.algorithm
+    if chosen is None and given.sync_every is None:
+        known = ", ".join(Algorithm)
+        yield "compression.algorithm", f"missing: give one of {known}; or sync_every"
+    elif chosen is not None and given.sync_every is not None:
+        problem = f"exchanges weights instead of gradients: remove it, or the algorithm {chosen}"
+        yield "compression.sync_every", problem
+    for option, fitting in _OPTION_OF.items():
+        if getattr(given, option) is not None and chosen not in fitting:
+            yield f"compression.{option}", f"is an option of {' and '.join(fitting)}: remove it"
+    for option in _OUTER:
+        if getattr(given, option) is not None and given.sync_every is None:
+            yield f"compression.{option}", "is an option of sync_every: remove it, or give that"
+    short = given.warmup_steps is not None and given.warmup_steps < _LEAST_WARMUP
+    if chosen is Algorithm.POWERSGD and short:
+        problem = f"powersgd needs {_LEAST_WARMUP} or more, is {given.warmup_steps}"
+        yield "compression.warmup_steps", problem
+
+
+def compression_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yield why a job cannot be trained with its compression, by field."""
+    given, strategy = spec.compression, spec.distributed.strategy
+    if not given.enabled:
+        return
+    if strategy is not Strategy.DATA_PARALLEL:
+        problem = f"is for data_parallel, and the job has {strategy.value}: turn it off"
+        yield "compression.enabled", problem
+    yield from section_problems(given)
+    if given.algorithm in _FED_BACK and spec.hyperparameters.get("amp") == "fp16":
+        problem = f"fp16 scales gradients, which the error of {given.algorithm} outlives"
+        yield "hyperparameters.amp", f"{problem}: take bf16, or off"
+    policy = spec.recovery.policy
+    if given.sync_every is not None and policy in (Policy.LIVE, Policy.SHRINK):
+        problem = (
+            f"{policy.value} needs equal weights on all workers, and sync_every lets them differ"
+        )
+        yield "recovery.policy", f"{problem}: take restart or fail"

@@ -165,9 +165,6 @@ def _misplaced(strategy: Strategy, size: int, used: tuple[str, ...]) -> str:
 def _missing(spec: JobSpec) -> Iterator[Problem]:
     """Yield what sharded training cannot do yet."""
     name = spec.distributed.strategy.value
-    if spec.checkpointing.enabled:
-        problem = f"shards of {name} cannot be saved yet: turn it off, or take data_parallel"
-        yield "checkpointing.enabled", problem
     if spec.recovery.policy in (Policy.LIVE, Policy.SHRINK):
         policy = spec.recovery.policy.value
         problem = f"{policy} cannot carry the shards of {name}: take restart or fail"

@@ -1,21 +1,17 @@
-"""Machine sizes by name: the generic ones, the user's own and those of installed packages."""
+"""Machine sizes by name: generic, of EC2, the user's own and those of installed packages."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchloom.errors import Ambiguous, UserError, shorten
 from torchloom.specs.exceptions import UnknownNamedResource
 from torchloom.specs.resources import NULL_RESOURCE, Resource, null_resource, resource_tags
 from torchloom.specs.shape import coerce_resource
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
 Factory = Callable[[], Any]
 
-ENTRY_POINT_GROUPS = ("torchx.named_resources", "torchloom.named_resources")
+GROUP = "torchloom.named_resources"  # entry points; those of TorchX's plugins count, too
 
 
 class NamedResources(Mapping[str, Resource]):
@@ -64,19 +60,23 @@ class NamedResources(Mapping[str, Resource]):
 
 
 def installed() -> Mapping[str, Factory]:
-    """Return all factories; the user's win over the generic ones, packages over both."""
+    """Return all factories; the user's win over our tables, packages over both."""
     from torchloom import settings
-    from torchloom.specs.named_resources_generic import NAMED_RESOURCES
+    from torchloom.specs.sizes import aws, generic
 
     custom = settings.custom_named_resources()
-    return {**NAMED_RESOURCES, **(_from_module(custom) if custom else {}), **_from_packages()}
+    own = _from_module(custom) if custom else {}
+    return {**generic.NAMED_RESOURCES, **aws.NAMED_RESOURCES, **own, **_from_packages()}
 
 
 def _from_module(name: str) -> Mapping[str, Factory]:
     from importlib import import_module
 
+    from torchloom.torchx.names import torchx_names
+
     try:
-        table: Mapping[str, Factory] = import_module(name).NAMED_RESOURCES
+        with torchx_names():
+            table: Mapping[str, Factory] = import_module(name).NAMED_RESOURCES
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"TORCHX_CUSTOM_NAMED_RESOURCES names {shorten(name)!r}, which cannot be used: {error};"
@@ -86,20 +86,11 @@ def _from_module(name: str) -> Mapping[str, Factory]:
 
 
 def _from_packages() -> Mapping[str, Factory]:
-    """Return the entry points, each imported only when its resource is asked for."""
-    from importlib.metadata import entry_points
+    """Return what packages add, each imported only when its resource is asked for."""
+    from torchloom.torchx import plugins
 
-    found = (entry for group in ENTRY_POINT_GROUPS for entry in entry_points(group=group))
-    return {entry.name: partial(_call, entry) for entry in found}
-
-
-def _call(entry: "EntryPoint") -> object:
-    try:
-        factory = entry.load()
-    except (ImportError, AttributeError) as error:
-        found = f"{entry.value!r}, which cannot be used: {error}"
-        raise UserError(f"named resource {entry.name!r} is {found}") from error
-    return factory()
+    of_torchx = plugins.registry().get(plugins.PluginType.NAMED_RESOURCE)
+    return {**of_torchx, **plugins.entry_point_factories(GROUP)}
 
 
 named_resources = NamedResources(installed)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
+from torchloom.torchx import resource_tags as resource_tags
+
 TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"  # environment variable: who submitted
 NA = "<<NA>>"  # a fact that was not supplied
 V = TypeVar("V")
@@ -15,13 +17,6 @@ class app_metadata:
     VERSION = "torchx/version"
     SCHEDULER = "torchx/scheduler"
     ROLES_PREFIX = "torchx/roles."
-
-
-class resource_tags:
-    """Keys in `Resource.tags`."""
-
-    RESOURCE_NAME = "torchx/named_resources.name"
-    IS_FRACTIONAL = "torchx/named_resources.is_fractional"
 
 
 @dataclass

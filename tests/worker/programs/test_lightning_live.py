@@ -7,6 +7,7 @@ of weights and buffers after each step, their processes, the metrics of each epo
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -155,6 +156,66 @@ class TestJobs:
 
         assert one.events(plane, "not_live", 1) == [{"why": why}]
         assert len(one.lines("starts", 0)) == len(one.lines("starts", 1)) == 1
+
+
+class TestCounts:
+    """The progress of all loops, taken before each step."""
+
+    pytestmark: ClassVar = [pytest.mark.needs("lightning")]
+
+    def test_the_progress_of_a_moment_is_what_lightning_saved_then(self) -> None:
+        from lightning.pytorch import Trainer
+
+        from torchloom.worker.programs.lightning_unit import LoopCounts, counters_of
+
+        loop = Trainer(logger=False, accelerator="cpu").fit_loop
+        counters = counters_of(loop)
+        before, counts = loop.state_dict(), LoopCounts(counters)
+        for values, names in counters:
+            values.update({name: values[name] + 1 for name in names})
+        later = loop.state_dict()
+
+        assert _numbers(later) == [number + 1 for number in _numbers(before)]
+        assert counts.read(loop.state_dict) == before
+        assert loop.state_dict() == later
+        counts.put_back()
+        assert loop.state_dict() == before
+
+
+def _numbers(state: Any) -> list[int]:
+    """Return all numbers of a state, in order."""
+    if isinstance(state, dict):
+        return [number for one in state.values() for number in _numbers(one)]
+    return [int(state)]
+
+
+class TestReasons:
+    """Strategies and models that mean a restart; the real ones need devices that are not here."""
+
+    pytestmark: ClassVar = [pytest.mark.needs("lightning")]
+
+    def test_what_is_no_ddp_with_automatic_optimization_is_named(self) -> None:
+        from lightning.pytorch import LightningModule, Trainer
+        from lightning.pytorch.strategies import (
+            DDPStrategy,
+            FSDPStrategy,
+            ModelParallelStrategy,
+            SingleDeviceStrategy,
+        )
+
+        from torchloom.worker.programs.lightning_names import why_not
+
+        def why(strategy: Any, **own: Any) -> str:
+            module, loop = LightningModule(), Trainer(logger=False, accelerator="cpu").fit_loop
+            vars(module).update(own)
+            given = SimpleNamespace(lightning_module=module, fit_loop=loop, strategy=strategy)
+            given.callbacks = list[Any]()
+            return why_not(given)
+
+        assert why(FSDPStrategy()) == "it trains by FSDPStrategy"
+        assert why(ModelParallelStrategy()) == "it trains by ModelParallelStrategy"
+        assert why(SingleDeviceStrategy()) == "it trains by SingleDeviceStrategy"
+        assert why(DDPStrategy(), _automatic_optimization=False) == "its optimization is manual"
 
 
 class TestNames:

@@ -193,6 +193,29 @@ class TestJobs:
         assert len(one.lines("starts", 0)) == len(one.lines("starts", 1)) == 1
 
 
+class TestReasons:
+    """Ways to train that mean a restart; the real ones need devices that are not here."""
+
+    pytestmark: ClassVar = [pytest.mark.needs("transformers")]
+
+    @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
+    def test_what_is_no_ddp_is_named(self, kind: str, tmp_path: Path) -> None:
+        from accelerate.utils import DistributedType
+        from transformers import Trainer, TrainingArguments
+
+        from torchloom.worker.programs.huggingface_live import why_not
+
+        arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+        trainer = Trainer(torch.nn.Linear(2, 2), arguments)
+        own = trainer.accelerator.state._shared_state
+        trained_by = own["distributed_type"]
+        own["distributed_type"] = DistributedType(kind)
+        try:
+            assert why_not(trainer) == f"it trains by {kind}"
+        finally:
+            own["distributed_type"] = trained_by
+
+
 class TestNames:
     """The private names of the installed version, and what is said of another one."""
 

@@ -16,6 +16,7 @@ from torchloom.checkpoint import (
     Draft,
     Manifest,
     Shard,
+    ShardMap,
     Storage,
     TrainerFiles,
     open_storage,
@@ -124,6 +125,9 @@ def _manifest(step: int, by: dict[int, Row]) -> tuple[Draft, Manifest]:
         **{name: first[name] for name in ("optimizer_state", "rng_state", "versions", "metrics")},
         **{name: first[name] for name in ("generation", "attempt", "trigger")},
         trainer=TrainerFiles.from_dict(first["trainer"]) if "trainer" in first else None,
+        sharding=ShardMap.joined(
+            [one["places"] for one in by.values() if "places" in one], first["world_size"]
+        ),
     )
     return Draft(step, first["generation"], first["attempt"]), manifest
 

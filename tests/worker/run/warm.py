@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 
 MODULES = ("torch.distributed", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "numpy")
-OURS = ("threadlet.attach", "run.run", "run.resumable", "saving")
+OURS = ("threadlet.attach", "run.run", "run.resumable", "run.divided", "saving", "dist.strategies")
 
 if __name__ == "__main__":
     for name in MODULES:

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from torchloom.checkpoint import Damaged, Draft, LocalStorage, NotCommitted, Shard
 from torchloom.checkpoint.layout import shard_name
-from torchloom.worker.saving import load
+from torchloom.worker.saving import Reader, load
 
 from .alike import alike
 from .world import commit, local, manifest_of
@@ -59,7 +59,7 @@ def test_every_rank_gets_the_whole_and_its_own(tmp_path: Path, world_size: int) 
     manifest = commit(storage, 7, shared, owns)
 
     for rank in range(world_size):
-        loaded = load(storage, 7, rank, world_size)
+        loaded = load(storage, 7, Reader(rank, world_size))
 
         assert (loaded.step, loaded.manifest, loaded.exact_world) == (7, manifest, True)
         assert alike(loaded.shared, shared)
@@ -92,7 +92,9 @@ def test_another_number_of_ranks_gets_the_whole(tmp_path: Path) -> None:
     shared, owns = trained(), [own_of(rank) for rank in range(2)]
     commit(storage, 7, shared, owns)
 
-    found = [load(storage, 7, rank, 4) for rank in range(4)] + [load(storage, 7, 0, 1)]
+    found = [load(storage, 7, Reader(rank, 4)) for rank in range(4)] + [
+        load(storage, 7, Reader(0, 1))
+    ]
 
     assert all(alike(loaded.shared, shared) for loaded in found)
     assert [loaded.exact_world for loaded in found] == [False] * 5
@@ -108,7 +110,7 @@ def test_loaded_state_can_be_trained_with(tmp_path: Path) -> None:
     model[2].weight = model[0].weight
     optimizer = torch.optim.AdamW(model.parameters())
 
-    loaded = load(storage, 7, 0, 1)
+    loaded = load(storage, 7, Reader(0, 1))
     model.load_state_dict(loaded.shared["model"])
     optimizer.load_state_dict(loaded.shared["optimizer"])
     model(torch.randn(4, 8)).sum().backward()
@@ -124,7 +126,7 @@ def test_only_what_is_lent_keeps_the_file_in_memory(tmp_path: Path) -> None:
     commit(storage, 7, shared, [own])
     place = storage.place_of(7)
 
-    loaded = load(storage, 7, 0, 1, lent=("shared.models",))
+    loaded = load(storage, 7, Reader(0, 1), lent=("shared.models",))
 
     assert alike(loaded.shared, shared)
     assert alike(loaded.own, own)
@@ -139,10 +141,10 @@ def test_what_is_written_to_loaded_state_does_not_reach_the_file(tmp_path: Path)
     shared = {"model": torch.randn(5000)}
     commit(storage, 7, shared, [{}])
 
-    load(storage, 7, 0, 1).shared["model"].zero_()
+    load(storage, 7, Reader(0, 1)).shared["model"].zero_()
 
     storage.verify(7)
-    assert alike(load(storage, 7, 0, 1).shared, shared)
+    assert alike(load(storage, 7, Reader(0, 1)).shared, shared)
 
 
 def test_bytes_touched_anywhere_are_damage_never_other_values(tmp_path: Path) -> None:
@@ -160,10 +162,10 @@ def test_bytes_touched_anywhere_are_damage_never_other_values(tmp_path: Path) ->
             (place / shard.name).write_bytes(content)
 
             with pytest.raises(Damaged) as damaged:
-                load(storage, 7, 0, 2)
+                load(storage, 7, Reader(0, 2))
 
         assert (damaged.value.step, damaged.value.name) == (7, shard.name)
-    load(storage, 7, 0, 2)
+    load(storage, 7, Reader(0, 2))
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "long", "empty", "manifest"])
@@ -180,14 +182,14 @@ def test_harmed_files_are_damage(tmp_path: Path, harm: str) -> None:
         path.write_bytes(harms[harm])
 
     with pytest.raises(Damaged) as damaged:
-        load(storage, 7, 0, 2)
+        load(storage, 7, Reader(0, 2))
 
     assert damaged.value.name == path.name
 
 
 def test_a_step_that_is_not_there_is_not_damage(tmp_path: Path) -> None:
     with pytest.raises(NotCommitted):
-        load(local(tmp_path), 7, 0, 1)
+        load(local(tmp_path), 7, Reader(0, 1))
 
 
 class Canary:
@@ -239,7 +241,7 @@ def test_a_hostile_shard_runs_nothing_and_is_damage(
     commit_bytes(storage, 7, hostile(kind, Canary(canary)))
 
     with pytest.raises(Damaged) as damaged:
-        load(storage, 7, 0, 1)
+        load(storage, 7, Reader(0, 1))
 
     assert damaged.value.name == "worker_0.pt"
     assert not canary.exists()

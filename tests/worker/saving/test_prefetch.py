@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchloom.checkpoint import Damaged
-from torchloom.worker.saving import hashed, load
+from torchloom.worker.saving import Reader, hashed, load
 from torchloom.worker.saving.loader import Prefetch
 
 from .alike import alike
@@ -31,7 +31,7 @@ def test_shards_read_ahead_are_those_asked_for_and_handed_out_once(tmp_path: Pat
         1: Path(storage.place_of(7), "worker_1.pt").read_bytes()
     }
     assert ahead.take(7, (1, 3)) is None
-    assert alike(load(storage, 7, 2, 3, held).shared, SHARED)
+    assert alike(load(storage, 7, Reader(2, 3), held).shared, SHARED)
 
 
 def test_another_step_or_part_is_not_handed_out(tmp_path: Path) -> None:

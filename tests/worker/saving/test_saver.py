@@ -13,7 +13,7 @@ import torch
 
 from torchloom.checkpoint import Draft, LocalStorage, open_storage
 from torchloom.checkpoint.stream import Disk
-from torchloom.worker.saving import Saver, Unsaveable, load
+from torchloom.worker.saving import Reader, Saver, Unsaveable, load
 
 from ...harness.home import allowed, until
 from ...harness.s3_server import running_s3
@@ -102,7 +102,7 @@ def test_what_is_saved_is_the_state_at_the_call(tmp_path: Path) -> None:
     assert saver.wait(30)
 
     storage.commit(Draft(1, 0, 0), manifest_of(1, shards_of(told)))
-    assert alike(load(storage, 1, 0, 1).shared, {"weight": torch.ones(100), "list": [1, 2]})
+    assert alike(load(storage, 1, Reader(0, 1)).shared, {"weight": torch.ones(100), "list": [1, 2]})
     saver.close()
 
 
@@ -122,7 +122,9 @@ def test_state_may_change_its_shape_between_saves(tmp_path: Path) -> None:
         assert saver.wait(30)
         storage.commit(Draft(step, 0, 0), manifest_of(step, shards_of(told)[-1:]))
 
-    assert all(alike(load(storage, step, 0, 1).shared, each) for step, each in enumerate(states))
+    assert all(
+        alike(load(storage, step, Reader(0, 1)).shared, each) for step, each in enumerate(states)
+    )
     saver.close()
 
 
@@ -209,7 +211,7 @@ def test_a_save_waits_while_the_last_one_is_being_written(tmp_path: Path) -> Non
     ]
     for step, value in ((1, 1.0), (2, 2.0)):
         storage.commit(Draft(step, 0, 0), manifest_of(step, shards_of(told)[step - 1 : step]))
-        assert alike(load(storage, step, 0, 1).shared, state(value))
+        assert alike(load(storage, step, Reader(0, 1)).shared, state(value))
     saver.close()
 
 
@@ -229,7 +231,7 @@ def test_a_store_that_takes_nothing_does_not_stop_the_training(tmp_path: Path) -
     gate.open.set()
     assert saver.wait(30)
     storage.commit(Draft(1, 0, 0), manifest_of(1, shards_of(told)))
-    assert alike(load(storage, 1, 0, 1).shared, state(1))
+    assert alike(load(storage, 1, Reader(0, 1)).shared, state(1))
     saver.close()
 
 
@@ -251,7 +253,7 @@ def test_a_store_that_comes_back_gets_the_same_checkpoint(tmp_path: Path, error:
     assert failed == ("checkpoint_failed", {"step": 1, "why": why, "retrying": True})
     assert written[0] == "checkpoint_shard"
     storage.commit(Draft(1, 0, 0), manifest_of(1, shards_of(told)))
-    assert alike(load(storage, 1, 0, 1).shared, state(1))
+    assert alike(load(storage, 1, Reader(0, 1)).shared, state(1))
     saver.close()
 
 
@@ -374,7 +376,7 @@ def test_chunks_are_all_that_is_written_at_once(tmp_path: Path) -> None:
 
     assert max(largest) <= 2**28
     assert sum(largest) > 80_000_000
-    assert alike(load(storage, 1, 0, 1).shared, large)
+    assert alike(load(storage, 1, Reader(0, 1)).shared, large)
 
 
 @pytest.mark.process
@@ -386,7 +388,7 @@ def test_s3_takes_the_same_shards(tmp_path: Path) -> None:
 
         commit(storage, 5, shared, [{"rank": 0}, {"rank": 1}])
 
-        loaded = load(storage, 5, 1, 2)
+        loaded = load(storage, 5, Reader(1, 2))
     assert alike(loaded.shared, shared)
     assert (loaded.own, loaded.exact_world) == ({"rank": 1}, True)
 

@@ -97,14 +97,6 @@ def test_one_process_gets_its_model_back(programs: Programs) -> None:
             {"wrap": {"strategy": "fsdp", "mesh": {"dp_shard": 4}}},
             "SpecError: distributed.mesh: dp_shard 4 is 4 workers, and the job has 2",
         ),
-        (
-            {"wrap": {"strategy": "fsdp"}, "saves": True},
-            "ShardsNotSaved: checkpoints of fsdp cannot be saved yet: turn checkpointing off",
-        ),
-        (
-            {"wrap": {"strategy": "fsdp"}, "checkpoint": True},
-            "ShardsNotSaved: checkpoints of fsdp cannot be saved yet: turn checkpointing off",
-        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused_before_the_first_step(

@@ -23,7 +23,7 @@ _ENGINES = {  # packages with an engine of their own
     "jax": "JAX",
     "tensorflow": "TensorFlow",
 }
-_SHARDED = "run.wrap and run.track do not carry shards yet; see `loom docs convert-an-fsdp-loop`"
+_SHARDED = "convert it by hand; `loom docs convert-an-fsdp-loop` shows how"
 _CALLS = {  # functions and classes of torch, by their last name
     "fully_shard": f"FSDP: {_SHARDED}",
     "FullyShardedDataParallel": f"FSDP: {_SHARDED}",

@@ -14,7 +14,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from torchloom.checkpoint import BadManifest, Manifest, Shard, TrainerFiles, shard_name
+from torchloom.checkpoint import (
+    BadManifest,
+    Manifest,
+    Shard,
+    ShardMap,
+    TrainerFiles,
+    shard_name,
+)
 from torchloom.messages.plane import Committed, Event, Head
 from torchloom.rules.checkpoints import (
     CheckpointPhase,
@@ -78,6 +85,7 @@ def manifest_of(
         metrics=facts["metrics"],
         trigger=facts["trigger"],
         trainer=trainer_files_of(collected),
+        sharding=sharding_of(collected),
     )
     return manifest.to_json()
 
@@ -86,6 +94,11 @@ def trainer_files_of(collected: Collected) -> TrainerFiles | None:
     """Return what the program's trainer has saved; raise BadManifest if that is malformed."""
     found = collected.facts.get("trainer")
     return None if found is None else TrainerFiles.from_dict(found)
+
+
+def sharding_of(collected: Collected) -> ShardMap | None:
+    """Return where the parts of divided tensors are; raise BadManifest if that is malformed."""
+    return ShardMap.joined(collected.places.values(), collected.world_size)
 
 
 EarlyEvent = tuple[str, Event]  # by which agent
@@ -410,6 +423,7 @@ def _is_sound(collected: Collected) -> bool:
     """Tell whether a manifest can hold what was reported."""
     try:
         trainer_files_of(collected)
+        sharding_of(collected)
     except BadManifest:
         return False
     return True

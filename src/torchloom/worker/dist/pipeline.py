@@ -77,7 +77,7 @@ def stage_of(model: nn.Module, index: int, count: int) -> nn.Module:
 class Pipeline(nn.Module):
     """This rank's stages of a model; `step` trains all of them on a batch.
 
-    `parameters` and `named_parameters` are those of this rank's stages.
+    `named_parameters` and `named_buffers` are those of this rank's stages.
     """
 
     def __init__(
@@ -107,6 +107,11 @@ class Pipeline(nn.Module):
         """Return this rank's parameters under their names in the whole model."""
         for stage in self.stages:
             yield from stage.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """Return this rank's buffers under their names in the whole model."""
+        for stage in self.stages:
+            yield from stage.named_buffers(*args, **kwargs)
 
     def forward(self, *_: Any) -> Any:
         """Raise BadPipeline: one rank alone cannot run the model."""

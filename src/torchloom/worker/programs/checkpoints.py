@@ -42,7 +42,7 @@ from torchloom.worker.run.checkpoints import (
     parsed,
     versions,
 )
-from torchloom.worker.saving import load
+from torchloom.worker.saving import Reader, load
 from torchloom.worker.threadlet.rank_identity import submitted
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class TrainerCheckpoints:
         self._saves.epoch = int(facts.get("epoch") or 0)
         rules = {"rules": self._threadlet.optimizers.state(), **save.own}
         more = self._files_of(save) if self._threadlet.identity.rank == 0 else None
-        self._saves.save(save.step, save.trigger, lambda: ({}, rules), facts, more)
+        self._saves.save(save.step, save.trigger, lambda: ({}, rules, None), facts, more)
 
     def finish(self) -> None:
         """Record what was saved last, and wait until that is done."""
@@ -291,7 +291,7 @@ class TrainerCheckpoints:
 
     def _loaded(self, storage: Storage, manifest: Manifest) -> FoundTrainerCheckpoint:
         rank, world = self._threadlet.identity.rank, self._threadlet.identity.world_size
-        own = load(storage, manifest.step, rank, world).own
+        own = load(storage, manifest.step, Reader(rank, world)).own
         assert manifest.trainer is not None
         place = storage.place_of(manifest.step)
         return FoundTrainerCheckpoint(manifest.step, place, manifest.trainer.path, own, manifest)

@@ -79,6 +79,34 @@ _HANDED = ("grad_norm", "epoch", "learning_rate")  # arguments that a newcomer d
 _PARALLEL = ("MULTI_CPU", "MULTI_GPU")
 
 
+def why_not(trainer: Any) -> str:
+    """Return why a loss means that all ranks of a trainer are restarted; empty if it does not."""
+    args = trainer.args
+    transformers: Any = sys.modules["transformers.trainer"]
+    data: Any = sys.modules["torch.utils.data"]
+    accelerator = trainer.accelerator
+    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    loader = trainer.callback_handler.train_dataloader
+    found = {
+        f"it trains by {kind}": kind not in _PARALLEL,
+        "its model is compiled": args.torch_compile or _is_compiled(trainer.model),
+        "its data is an IterableDataset": isinstance(trainer.train_dataset, data.IterableDataset),
+        "ignore_data_skip begins with the first data again": args.ignore_data_skip,
+        "auto_find_batch_size may begin again": args.auto_find_batch_size,
+        "include_num_input_tokens_seen counts over the ranks in each step": str(
+            args.include_num_input_tokens_seen
+        )
+        not in ("no", "False"),
+        "its ranks agree on a generator for each epoch": bool(getattr(loader, "rng_types", None)),
+        "its gradients are averaged in each micro-batch": bool(
+            accelerator.gradient_state.plugin_kwargs.get("sync_each_batch")
+        ),
+    }
+    why = next((why for why, is_so in found.items() if is_so), "")
+    why = why or why_unknown(type(trainer), transformers.Trainer)
+    return why or why_fixed(trainer.model_wrapped)
+
+
 def why_unknown(kind: type, base: type) -> str:
     """Return which of the names that recovery needs is another here; empty if none is."""
     for name, needs in PRIVATE.items():
@@ -179,34 +207,7 @@ class LiveTrainer(LiveTraining):
 
     def why_not(self) -> str:
         """Return why a loss means that all ranks are restarted; empty if it does not."""
-        trainer, args = self._trainer, self._trainer.args
-        transformers: Any = sys.modules["transformers.trainer"]
-        data: Any = sys.modules["torch.utils.data"]
-        accelerator = trainer.accelerator
-        kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
-        loader = trainer.callback_handler.train_dataloader
-        found = {
-            f"it trains by {kind}": kind not in _PARALLEL,
-            "its model is compiled": args.torch_compile or _is_compiled(trainer.model),
-            "its data is an IterableDataset": isinstance(
-                trainer.train_dataset, data.IterableDataset
-            ),
-            "ignore_data_skip begins with the first data again": args.ignore_data_skip,
-            "auto_find_batch_size may begin again": args.auto_find_batch_size,
-            "include_num_input_tokens_seen counts over the ranks in each step": str(
-                args.include_num_input_tokens_seen
-            )
-            not in ("no", "False"),
-            "its ranks agree on a generator for each epoch": bool(
-                getattr(loader, "rng_types", None)
-            ),
-            "its gradients are averaged in each micro-batch": bool(
-                accelerator.gradient_state.plugin_kwargs.get("sync_each_batch")
-            ),
-        }
-        why = next((why for why, is_so in found.items() if is_so), "")
-        why = why or why_unknown(type(trainer), transformers.Trainer)
-        return why or why_fixed(trainer.model_wrapped)
+        return why_not(self._trainer)
 
     # What the trainer calls.
 

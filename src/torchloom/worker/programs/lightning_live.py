@@ -15,7 +15,14 @@ import torch
 
 from torchloom.worker.programs.checkpoints import TrainerCheckpoints
 from torchloom.worker.programs.lightning_names import savers_of, why_not
-from torchloom.worker.programs.lightning_unit import EpochNumbers, MicroBatch, RedirectedDdp
+from torchloom.worker.programs.lightning_unit import (
+    Counters,
+    EpochNumbers,
+    LoopCounts,
+    MicroBatch,
+    RedirectedDdp,
+    counters_of,
+)
 from torchloom.worker.programs.live import LiveTraining, nothing
 from torchloom.worker.programs.program import ObservedProgram
 from torchloom.worker.programs.randomness import DatasetRandomness
@@ -55,7 +62,9 @@ class LiveFit(LiveTraining):
         self._epoch = trainer.fit_loop.epoch_loop
         self._is_carried = False  # its steps are units
         self._parts: list[MicroBatch] = []  # of this unit, as far as they have begun
-        self._begun: State = {}  # the loops as this unit began
+        self._begun: LoopCounts | None = None  # the loops as this unit began
+        self._counters: Counters = []  # of all loops
+        self._steps: Counters = []  # of the optimizer
         self._taken: Any = None  # what a step has given that a peer has finished
         self._schedules: list[Any] = []  # that step no more, until the next unit
         self._why_fixed = ""  # why what is done between two units is not done again
@@ -105,6 +114,8 @@ class LiveFit(LiveTraining):
         self.track(RedirectedDdp(trainer.strategy.model, self._kept_numbers), **things)
         for one in self._savers():
             self._wrap(one, "on_train_batch_end", self._saving(one, one.on_train_batch_end))
+        self._counters = counters_of(self._fit)
+        self._steps = counters_of(self._epoch.automatic_optimization.optim_progress)
         self._is_carried = self._recovery is not None
 
     def _savers(self) -> list[Any]:
@@ -156,7 +167,7 @@ class LiveFit(LiveTraining):
         self._step_again()
         self.enter_unit(0)
         self._parts.clear()
-        self._begun = self._loops()
+        self._begun = LoopCounts(self._counters)
         self.check_data()
         self.attempt(self._ask, self._ask)
 
@@ -187,7 +198,7 @@ class LiveFit(LiveTraining):
         def attempted(*args: Any, **kw: Any) -> Any:
             if not self.is_live:
                 return compute(*args, **kw)
-            self._parts.append(MicroBatch(self._trainer, closure, compute))
+            self._parts.append(MicroBatch(self._trainer, closure, compute, self._steps))
             with self.things.before_gradients():
                 return self.attempt(compute, self._again)
 
@@ -284,7 +295,7 @@ class LiveFit(LiveTraining):
         is_unit = self._at >= 0
         others = [one for one in self._trainer.callbacks if one not in self._savers()]
         return {
-            "loops": self._begun if is_unit else self._loops(),
+            "loops": self._begun.read(self._loops) if is_unit and self._begun else self._loops(),
             "is_between": not is_unit,
             "shown": self._shown(),
             "savers": [_plain(one) for one in self._savers()],

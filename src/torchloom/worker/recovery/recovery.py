@@ -376,6 +376,10 @@ def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:
     """Return why a rank cannot be recovered live, if so."""
     if not agreement.together():
         return "it has no peers"
+    if things.divided:
+        return "each rank holds a part of the model"
+    if things.foreign:
+        return f"{' and '.join(things.versions)} ends a rank with its peers"
     if not things.models:
         return "no model is wrapped by run.wrap"
     if not things.has_optimizer:

@@ -31,6 +31,8 @@ from torchloom.worker.threadlet.metrics import losses
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 if TYPE_CHECKING:
+    from torchloom.worker.run.parts import Parts
+    from torchloom.worker.saving import Reader
     from torchloom.worker.saving.saver import More
 
 NONE = "1"  # a restarted run that has saved nothing yet
@@ -113,8 +115,16 @@ def named(env: Mapping[str, str]) -> str:
     return place
 
 
-def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpoint | None:
+def find(
+    place: str,
+    rank: int,
+    world_size: int,
+    report: Report,
+    mesh: Mapping[str, int] | None = None,
+) -> FoundCheckpoint | None:
     """Load the named checkpoint, or an older one if it is damaged. A collective call."""
+    from torchloom.worker.saving import Reader
+
     root, newest = parsed(place)
     if newest is None or not root:
         raise BadResumePlace(
@@ -122,9 +132,10 @@ def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpo
         )
     storage = open_storage(root, environment.variables())
     asks = rank == 0 or not agreement.together()  # one rank lists the checkpoints
+    reader = Reader(rank, world_size, mesh)
     steps = iter(_own_steps(storage, newest) if asks else ())
     while (step := agreement.gather(next(steps, -1))[0]) >= 0:
-        loaded = _read(storage, step, rank, world_size, report)
+        loaded = _read(storage, step, reader, report)
         if loaded is not None:
             return FoundCheckpoint(root, storage.place_of(step), loaded)
     return None
@@ -156,7 +167,7 @@ def _begin(place: str, env: Mapping[str, str]) -> None:
         _ahead[root] = Prefetch(LocalStorage(root), step, local_part(env))
 
 
-def _read(storage: Storage, step: int, rank: int, world_size: int, report: Report) -> Any:
+def _read(storage: Storage, step: int, reader: "Reader", report: Report) -> Any:
     """Return the checkpoint if all ranks could read it, else None."""
     from torchloom.worker.saving import hashed, load
 
@@ -164,10 +175,10 @@ def _read(storage: Storage, step: int, rank: int, world_size: int, report: Repor
     ahead = _ahead.pop(storage.root, None)
     held = ahead.take(step, part) if ahead is not None else None
     if held is None:
-        held = _useful(partial(hashed, storage, step, part), step, report)
+        held = _useful(partial(hashed, storage, step, part, reader), step, report)
     if not all(agreement.gather(int(held is not None))):
         return None
-    loaded = _useful(partial(load, storage, step, rank, world_size, held, _COPIED), step, report)
+    loaded = _useful(partial(load, storage, step, reader, held, _COPIED), step, report)
     return loaded if all(agreement.gather(int(loaded is not None))) else None
 
 
@@ -198,7 +209,8 @@ def _name(error: Exception) -> str:
     return str(getattr(error, "name", "") or "")
 
 
-Capture = Callable[[], tuple[State, State]]  # the state of all ranks, and of this one
+# The state of all ranks, that of this one, and its parts of tensors that the ranks divide.
+Capture = Callable[[], tuple[State, State, "Parts | None"]]
 
 
 class CheckpointSaves:
@@ -286,13 +298,13 @@ class CheckpointSaves:
             return
         self.saved, self._unlaid = step, False
         self._enter(StepPhase.CHECKPOINT)
-        shared, own = capture()
+        shared, own, parts = capture()
         about = {"epoch": self.epoch, **_strategy(), **facts, "rng_state": True}
         numbers = _numbers(self.metrics)
         about |= {"metrics": numbers, "trigger": trigger}
         about["versions"] = versions() | about.get("versions", {})
         about["not_finite"] = any(not math.isfinite(numbers[name]) for name in losses(numbers))
-        self._opened().save(step, shared, own, about, more)
+        self._opened().save(step, shared, own, about, more, parts)
         self._is_behind = True
         self._enter(StepPhase.STEP)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from torchloom.worker.run.parts import local_of
+
 
 class Digests:
     """A rank's file of digests."""
@@ -39,6 +41,6 @@ class Digests:
 
 
 def digest(tensor: Tensor) -> str:
-    """Return the digest of a tensor's bits, independent of its device."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    """Return the digest of a tensor's bits, independent of its device; of a rank's part of it."""
+    flat = local_of(tensor).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.blake2b(flat.numpy().data, digest_size=16).hexdigest()

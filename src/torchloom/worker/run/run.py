@@ -379,6 +379,7 @@ class Run:
         sequence_parallel: bool = False,
         schedule: str | None = None,
         microbatches: int | None = None,
+        compression: Mapping[str, Any] | str | None = None,
         **options: Any,
     ) -> M:
         """Return the model for training on all ranks, by the strategy of the job or the one given.
@@ -386,9 +387,10 @@ class Run:
         Under `data_parallel` the result has the attributes, the state dict and the parameter names
         of the model, and its forward pass goes through DistributedDataParallel if there are
         several ranks. Checkpoints and live recovery carry its parameters and buffers. The other
-        strategies divide the model in place: each rank holds a part, which is not in checkpoints
-        yet. Move the model to its device and join the ranks first (`init_process_group` or
-        `setup_torch`); create the optimizer afterwards.
+        strategies divide the model in place: each rank holds a part and saves it, and a run with
+        another number of ranks or another mesh resumes from it. Move the model to its device and
+        join the ranks first (`init_process_group` or `setup_torch`); create the optimizer
+        afterwards.
 
         Args:
             model: The module to train.
@@ -403,6 +405,9 @@ class Run:
             schedule: Of a pipeline: `gpipe`, `1f1b` or `interleaved`. A pipeline is trained by
                 `loss, outputs = model.step(inputs, targets, loss_function)`.
             microbatches: Into how many parts a pipeline cuts a batch; one a stage without it.
+            compression: What ranks send instead of whole gradients: an algorithm (`fp16`, `bf16`,
+                `powersgd`, `topk`, `onebit`, `int8`) or the mapping `compression` of a job;
+                without one, that of the job. `{}` turns it off.
             **options: Arguments of `DistributedDataParallel`, or of `fully_shard`.
 
         Raises:
@@ -410,7 +415,7 @@ class Run:
             BadTrackedState: Another model has this name.
             BadTensorPlan: The model has no plan for tensor parallelism, or cannot be divided by it.
             BadPipeline: The model cannot be cut into stages.
-            SpecError: The mesh does not fit the ranks.
+            SpecError: The mesh does not fit the ranks, or the compression does not fit.
 
         Example:
             >>> model = run.wrap(model.to(device))
@@ -422,7 +427,8 @@ class Run:
         if sequence_parallel:
             asked["sequence_parallel"] = True
         distributed = asked if strategy is not None else {**self.submitted.distributed, **asked}
-        wrapped: M = self._carried().wrap(model, name, distributed, plan, options)
+        given = self.submitted.compression if compression is None else compression
+        wrapped: M = self._carried().wrap(model, name, distributed, plan, given, options)
         return wrapped
 
     def loader(
@@ -499,13 +505,8 @@ class Run:
         self._carried().configure_checkpoints({**when, **kept, "enabled": enabled})
 
     def checkpoint(self) -> None:
-        """Save a checkpoint after the current step. All ranks must call it in the same step.
-
-        Raises:
-            ShardsNotSaved: Each rank holds only a part of the model.
-        """
+        """Save a checkpoint after the current step. All ranks must call it in the same step."""
         resumable = self._carried()
-        resumable.refuse_shards()
         resumable.saves.wanted = True
         if resumable.has_begun and not self._inside:
             resumable.save(self._next, "program")

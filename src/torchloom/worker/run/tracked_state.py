@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchloom.errors import UserError
+from torchloom.worker.run.parts import divided_like, is_divided
 from torchloom.worker.run.rng import TrackedGenerator
 from torchloom.worker.run.wrap import Wrapped, plain, tensors
+
+if TYPE_CHECKING:
+    from torchloom.worker.run.exchange import WeightExchange
 
 _COMMON = (Optimizer, LRScheduler, GradScaler)
 
@@ -41,28 +45,27 @@ class OtherProgram(UserError):
 
 
 class ShardedState(UserError):
-    """A model or an optimizer of which each rank holds a part."""
+    """A model or an optimizer that is sharded in a way whose shards have no names."""
 
     code = "sharded_state"
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} is sharded over the ranks (FSDP, DTensor), but run.wrap and run.track carry"
-            " only what every rank holds whole: leave it out of both, and save it by the program's"
-            ' own code in run.on("checkpoint", save)'
+            f"{what} is sharded over the ranks in a way that run.wrap and run.track cannot carry:"
+            ' take FSDP2, by run.wrap(model, strategy="fsdp") or by fully_shard before run.wrap,'
+            " and an ordinary optimizer"
         )
 
 
-_SHARDED = {  # types by the module that defines them; without it there is no object of the type
-    "torch.distributed.tensor": "DTensor",
+_UNNAMED = {  # types by the module that defines them; without it there is no object of the type
     "torch.distributed.fsdp": "FullyShardedDataParallel",
     "torch.distributed.optim": "ZeroRedundancyOptimizer",
 }
 
 
-def refuse_sharded(what: str, *things: Any) -> None:
-    """Raise ShardedState if one of these is, or has a part that is, a share of one rank."""
-    found = ((sys.modules.get(module), kind) for module, kind in _SHARDED.items())
+def refuse_unnamed(what: str, *things: Any) -> None:
+    """Raise ShardedState if one of these has shards of FSDP's first version, or of ZeRO's."""
+    found = ((sys.modules.get(module), kind) for module, kind in _UNNAMED.items())
     kinds = tuple(getattr(module, kind) for module, kind in found if hasattr(module, kind))
     if any(isinstance(part, kinds) for thing in things for part in _parts(thing)):
         raise ShardedState(what)
@@ -72,10 +75,30 @@ def _parts(thing: Any) -> Iterator[Any]:
     yield thing
     if isinstance(thing, nn.Module):
         yield from thing.modules()
-        yield from thing.parameters()
-        yield from thing.buffers()
-    elif isinstance(thing, Optimizer):
-        yield from (each for group in thing.param_groups for each in group["params"])
+
+
+class ForeignModel:
+    """A model that is trained without torch, with its optimizer; all of it is equal on every rank.
+
+    In checkpoints its weights are the parameters of a model. `state` has the tensors of the
+    optimizer for each weight. Both methods return copies.
+    """
+
+    version: tuple[str, str]  # of its framework: name and number
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights by name."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Return the optimizer's tensors by weight and name."""
+        raise NotImplementedError
+
+    def load(
+        self, weights: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """Continue with these."""
+        raise NotImplementedError
 
 
 class TrackedState:
@@ -87,7 +110,10 @@ class TrackedState:
 
     def __init__(self) -> None:
         self.models: dict[str, Wrapped] = {}
+        self.divided: dict[str, nn.Module] = {}  # models of which each rank has a part
         self.tracked: dict[str, Any] = {}
+        self.outer: dict[str, WeightExchange] = {}  # of models whose weights differ among ranks
+        self.foreign: dict[str, ForeignModel] = {}
         self._stepped = True
         self._adds_up = False  # whether gradients of earlier steps count in this one
         self._is_touched = False  # whether an optimizer began to step in this one
@@ -95,27 +121,51 @@ class TrackedState:
         self._alike: frozenset[str] | None = None  # tracked objects that are equal on every rank
 
     def __bool__(self) -> bool:
-        return bool(self.models or self.tracked)
+        return bool(self.models or self.divided or self.tracked or self.foreign)
 
     @property
     def has_optimizer(self) -> bool:
         """Tell whether an optimizer is tracked."""
         return any(isinstance(thing, Optimizer) for thing in self.tracked.values())
 
-    def add_model(self, name: str, model: Wrapped) -> None:
-        """Add a model; without a name it is `model`, `model2` and so on."""
-        count = len(self.models) + 1
+    @property
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the frameworks of models that are not torch's."""
+        return dict(model.version for model in self.foreign.values())
+
+    def optimizers(self) -> list[Optimizer]:
+        """Return the tracked optimizers."""
+        return [thing for thing in self.tracked.values() if isinstance(thing, Optimizer)]
+
+    def name_of(self, name: str) -> str:
+        """Return the name of a new model; without one it is `model`, `model2` and so on."""
+        count = len(self.models) + len(self.divided) + 1
         name = name or ("model" if count == 1 else f"model{count}")
-        if name in self.models:
+        if name in self.modules():
             raise BadTrackedState(f"there is already a model {name!r}: give run.wrap another name")
-        self.models[name] = model
+        return name
+
+    def add_model(self, name: str, model: nn.Module) -> None:
+        """Add a model; without a name it gets one."""
+        name = self.name_of(name)
+        if isinstance(model, Wrapped):
+            self.models[name] = model
+        else:
+            self.divided[name] = model
         self._alike = None
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Return all models by name, without DDP."""
+        return {**{name: model.module for name, model in self.models.items()}, **self.divided}
 
     def track(self, things: Mapping[str, Any]) -> None:
         """Add generators, and objects that have `state_dict` and `load_state_dict`."""
         for name, thing in things.items():
             if TrackedGenerator.takes(thing):
                 self._track_generator(name, thing)
+                continue
+            if isinstance(thing, ForeignModel):
+                self.foreign[name] = thing
                 continue
             if isinstance(thing, Wrapped):
                 raise BadTrackedState(f"{name} is wrapped, so it is tracked already: leave it out")
@@ -124,7 +174,9 @@ class TrackedState:
                     f"{name} is a {type(thing).__name__} without state_dict and load_state_dict:"
                     " give it both, or leave it out"
                 )
-            refuse_sharded(name, thing)
+            if thing in self.divided.values():
+                raise BadTrackedState(f"{name} is tracked by run.wrap already: leave it out")
+            refuse_unnamed(name, thing)
             if self.tracked.get(name, thing) is not thing:
                 raise _taken(name)
             if isinstance(thing, Optimizer) and name not in self.tracked:
@@ -140,11 +192,13 @@ class TrackedState:
         self._alike = None
 
     def refuse_sharded(self) -> None:
-        """Raise ShardedState if something has been sharded since, or has a sharded state."""
+        """Raise ShardedState if something has been sharded since, in a way that is not carried."""
         for name, model in self.models.items():
-            refuse_sharded(name, model.module)
+            refuse_unnamed(name, model.module)
+            if any(map(is_divided, model.module.parameters())):  # beneath DDP
+                raise ShardedState(name)
         for name, thing in self.tracked.items():
-            refuse_sharded(name, thing, *_own_tensors(thing))
+            refuse_unnamed(name, thing)
 
     def begin_step(self) -> None:
         """Begin to record whether an optimizer steps in this step."""
@@ -174,18 +228,32 @@ class TrackedState:
 
     def shared(self) -> State:
         """Return the state that is equal on every rank."""
-        models = {name: dict(_parameters(model)) for name, model in self.models.items()}
-        return {"models": models, "tracked": self._states(True)}
+        modules = self.modules().items()
+        models: State = {name: dict(module.named_parameters()) for name, module in modules}
+        models |= {name: outer.weights() for name, outer in self.outer.items()}
+        models |= {name: model.weights() for name, model in self.foreign.items()}
+        steps = {name: outer.state() for name, outer in self.outer.items()}
+        trained = {
+            _optimizer_of(name): {"state": one.state()} for name, one in self.foreign.items()
+        }
+        return {"models": models, "tracked": self._states(True) | trained, "outer": steps}
 
     def own(self) -> State:
         """Return the state of this rank alone, with gradients that are accumulated over steps."""
-        buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
-        shares = {name: model.shares_buffers for name, model in self.models.items()}
-        own = {"buffers": buffers, "shares": shares, "tracked": self._states(False)}
+        local = {name: outer.local() for name, outer in self.outer.items()}
+        return {**self.own_of_models(), "tracked": self._states(False), "local": local}
+
+    def own_of_models(self) -> State:
+        """Return what this rank alone has of the models."""
+        modules = self.modules()
+        own: State = {
+            "buffers": {name: dict(module.named_buffers()) for name, module in modules.items()},
+            "shares": {name: model.shares_buffers for name, model in self.models.items()},
+        }
         if self.has_optimizer and not self._stepped:
             own["gradients"] = {
-                name: {key: p.grad for key, p in _parameters(model) if p.grad is not None}
-                for name, model in self.models.items()
+                name: {key: p.grad for key, p in module.named_parameters() if p.grad is not None}
+                for name, module in modules.items()
             }
         return own
 
@@ -228,25 +296,48 @@ class TrackedState:
 
     def put_back(self, shared: State, own: State) -> list[str]:
         """Load a checkpoint; return which tracked objects are not in it."""
-        for name, model in self.models.items():
-            _fill(name, dict(_parameters(model)), shared["models"].get(name))
-            _fill(name, dict(_buffers(model)), own["buffers"].get(name))
-            model.shares_buffers = own["shares"][name]
-            gradients = own.get("gradients", {}).get(name, {})
-            for key, parameter in _parameters(model):
-                kept = gradients.get(key)
-                parameter.grad = None if kept is None else kept.to(parameter.device)
+        for name, module in self.modules().items():
+            weights = shared["models"].get(name)
+            if name in self.outer and weights is not None:
+                self.outer[name].load(weights, shared.get("outer", {}).get(name))
+                weights = own.get("local", {}).get(name, weights)
+            _fill(name, dict(module.named_parameters()), weights)
+            self.put_back_own(name, own)
         saved = {**shared["tracked"], **own["tracked"]}
+        for name, foreign in self.foreign.items():
+            weights = foreign.weights()
+            _fill(name, weights, shared["models"].get(name))
+            foreign.load(weights, saved[_optimizer_of(name)]["state"])
         for name, thing in self.tracked.items():
             if name in saved:
                 thing.load_state_dict(saved[name])
-        self._stepped = "gradients" not in own
+        self.has_put_back(own)
         return [f"{name} is not in the checkpoint" for name in self.tracked if name not in saved]
+
+    def put_back_own(self, name: str, own: State) -> None:
+        """Load what this rank alone had of a model: buffers, and accumulated gradients."""
+        module = self.modules()[name]
+        here, there = dict(module.named_buffers()), own["buffers"].get(name)
+        if there is not None and name in self.divided:  # a stage has some of them only
+            there = {key: there[key] for key in here if key in there}
+        _fill(name, here, there)
+        if name in self.models:
+            self.models[name].shares_buffers = own["shares"].get(name, True)
+        gradients = own.get("gradients", {}).get(name, {})
+        for key, parameter in module.named_parameters():
+            kept = gradients.get(key)
+            if kept is not None and is_divided(parameter):
+                kept = divided_like(parameter, kept)
+            parameter.grad = None if kept is None else kept.to(parameter.device)
+
+    def has_put_back(self, own: State) -> None:
+        """Note whether a step has to be completed with gradients that were accumulated before."""
+        self._stepped = "gradients" not in own
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every tensor of models and optimizers, by name."""
-        for name, model in self.models.items():
-            for key, tensor in (*_parameters(model), *_buffers(model)):
+        for name, module in self.modules().items():
+            for key, tensor in (*module.named_parameters(), *module.named_buffers()):
                 yield f"{name}.{key}", tensor
         for name, thing in self.tracked.items():
             if isinstance(thing, Optimizer):
@@ -254,17 +345,23 @@ class TrackedState:
                     for key, tensor in state.items():
                         if isinstance(tensor, Tensor):
                             yield f"{name}.{at}.{key}", tensor
+        for name, foreign in self.foreign.items():
+            yield from ((f"{name}.{key}", tensor) for key, tensor in foreign.weights().items())
+            for at, state in foreign.state().items():
+                yield from (
+                    (f"{_optimizer_of(name)}.{at}.{key}", tensor) for key, tensor in state.items()
+                )
 
     def devices(self) -> set[str]:
         """Return the device types of the models."""
-        parts = (p for model in self.models.values() for _, p in _parameters(model))
+        parts = (part for module in self.modules().values() for part in module.parameters())
         return {part.device.type for part in parts}
 
     def _states(self, shared: bool) -> State:
         return {
             name: plain(thing.state_dict())
             for name, thing in self.tracked.items()
-            if isinstance(thing, Optimizer | LRScheduler) is shared
+            if isinstance(thing, LRScheduler if self.outer else Optimizer | LRScheduler) is shared
         }
 
     def _given(self, by_peers: bool) -> State:
@@ -299,18 +396,12 @@ def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
     return iter(model.module.named_buffers())
 
 
+def _optimizer_of(name: str) -> str:
+    return f"{name}.optimizer"
+
+
 def _taken(name: str) -> BadTrackedState:
     return BadTrackedState(f"another object is tracked as {name!r}: choose another name")
-
-
-def _own_tensors(thing: Any) -> tuple[Tensor, ...]:
-    """Return the tensors in the state of an object that is not one of torch's kinds."""
-    if isinstance(thing, (*_COMMON, nn.Module)):
-        return ()
-    try:
-        return tuple(tensors(plain(thing.state_dict())))
-    except Exception:  # it has no state yet; saving it will say why
-        return ()
 
 
 def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | None) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,9 +18,12 @@ from torchloom.errors import UserError
 from torchloom.worker import environment
 from torchloom.worker.run.rng import RngSource
 
+if TYPE_CHECKING:
+    from torchloom.worker.run.exchange import GradientExchange, PlannedMean
+
 PASSES = 2
 _SYNC = "require_backward_grad_sync"
-_OWN = ("training", "shares_buffers", _SYNC, "_joined", "_options", "_is_primed")
+_OWN = ("training", "shares_buffers", _SYNC, "_joined", "_options", "_is_primed", "_exchange")
 
 
 def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -86,12 +89,20 @@ class Wrapped(nn.Module):
 
     module: nn.Module
     _joined: DistributedDataParallel | None
+    _exchange: "GradientExchange | PlannedMean | None"
+    _is_local: bool
 
     def __init__(
-        self, module: nn.Module, options: Mapping[str, Any], sync: bool, joins: bool = True
+        self,
+        module: nn.Module,
+        options: Mapping[str, Any],
+        sync: bool,
+        exchange: "GradientExchange | PlannedMean | None" = None,
+        is_local: bool = False,
     ) -> None:
         super().__init__()
-        self.__dict__["_joins"] = joins  # parameter servers do what DDP does
+        self.__dict__["_is_local"] = is_local  # its gradients are not exchanged
+        self.__dict__["_exchange"] = exchange
         self.__dict__["module"] = module  # not a submodule, so that names have no prefix
         self.__dict__["_options"] = dict(options)
         self.__dict__["training"] = module.training
@@ -107,13 +118,18 @@ class Wrapped(nn.Module):
         shares = self.shares_buffers
         self._joined = None  # first, since it holds buckets and sockets
         self._is_primed = False
-        self._joined = _join(self.module, self._options, sync) if self._joins else None
+        self._joined = None if self._is_local else _join(self.module, self._options, sync)
+        if self._joined is not None and self._exchange is not None:
+            # torch takes a hook without annotations only, unless they are its own
+            self._joined.register_comm_hook(self._exchange, lambda it, bucket: it.exchanged(bucket))
         self.shares_buffers = shares
 
     def drop(self) -> None:
         """Drop DDP, before the process group is left."""
         self._joined = None
         self._is_primed = False
+        if self._exchange is not None:
+            self._exchange.drop()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; DDP is primed before the first training pass."""
@@ -122,12 +138,26 @@ class Wrapped(nn.Module):
             return self.module(*args, **kwargs)
         if not self._is_primed and self.module.training and torch.is_grad_enabled():
             self._is_primed = True
-            prime(joined, args, kwargs)
+            with self._idle():
+                prime(joined, args, kwargs)
         outputs = joined(*args, **kwargs)
         hook = self._training_forward_hook
         if hook is not None and self.module.training and torch.is_grad_enabled():
             hook()
         return outputs
+
+    @contextlib.contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Exchange gradients in this block that are thrown away."""
+        exchange = self._exchange
+        if exchange is None:
+            yield
+            return
+        exchange.is_idle = True
+        try:
+            yield
+        finally:
+            exchange.is_idle = False
 
     def register_training_forward_hook(self, hook: Callable[[], None]) -> None:
         """Call `hook` after each training forward pass, before backward; it replaces another."""

@@ -2,8 +2,8 @@
 
 import io
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from torchloom.checkpoint.errors import BadManifest, CheckpointError, Damaged
 from torchloom.checkpoint.layout import MANIFEST, shard_name
 from torchloom.checkpoint.manifest import Manifest, Shard
 from torchloom.checkpoint.storage import Storage
+from torchloom.worker.run.parts import StoredTensors
 from torchloom.worker.saving.shard_file import FORMAT, TensorSpec, records, storage_name, views
 from torchloom.worker.saving.tree import whole
 
+_GROUPS = ("shared", "own", "parts")  # of tensors, in their order; parts are of divided ones
 Contents = Mapping[int, memoryview]  # of shards, by rank
 Files = Mapping[int, Mapping[str, Any]]  # what shards hold, by rank
 
@@ -31,49 +33,110 @@ class Loaded:
     shared: Any
     own: Any
     manifest: Manifest
-    exact_world: bool  # as many ranks as the checkpoint has
+    exact_world: bool  # as many ranks as the checkpoint has, on the same mesh
+    parts: StoredTensors | None = None  # of divided tensors
+    owns: Callable[[], Iterator[Any]] = lambda: iter(())  # the `own` of all ranks, in order
 
 
-def hashed(storage: Storage, step: int, part: tuple[int, int]) -> Contents:
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads a checkpoint: a rank of so many, and their mesh if they divide the state."""
+
+    rank: int
+    size: int
+    mesh: Mapping[str, int] | None = None
+
+
+def hashed(
+    storage: Storage, step: int, part: tuple[int, int], reader: Reader | None = None
+) -> Contents:
     """Return the shards of part (i, n), each hashed; raise Damaged if one is not intact.
 
     Ranks that read the same files check one part each: `load` trusts the others for the rest.
+    A `reader` alone with its files gets only those that it needs.
     """
-    shards = _manifest(storage, step).shards
-    mine = [shard for shard in shards if shard.rank % part[1] == part[0]]
+    manifest = _manifest(storage, step)
+    mine = [shard for shard in manifest.shards if shard.rank % part[1] == part[0]]
+    if reader is not None and part[1] == 1:
+        wanted = needed(manifest, reader.rank, is_same_mesh(manifest, reader.size, reader.mesh))
+        mine = [shard for shard in mine if shard.rank in wanted]
     return {shard.rank: storage.read_shard(step, shard) for shard in mine}
 
 
 def load(
     storage: Storage,
     step: int,
-    rank: int,
-    world_size: int,
+    reader: Reader,
     held: Contents | None = None,
     lent: tuple[str, ...] = ("",),
 ) -> Loaded:
     """Return the state before a step; raise Damaged if anything is wrong with it.
 
-    A rank that the checkpoint does not have gets rank 0's `own`. Shards that are `held` were read
+    On the mesh of a divided checkpoint only the files are read that the rank needs. A rank that the
+    checkpoint does not have gets rank 0's `own`. Shards that are `held` were read
     already, and the others were hashed by other ranks. Tensors whose names begin with `lent` stay
     views of the shards, for callers that copy them at once; other tensors are copied.
     """
     manifest = _manifest(storage, step)
-    files = contents_of(storage, manifest, held)
-    mine = rank if rank < manifest.world_size else 0
-    return Loaded(
+    is_exact = is_same_mesh(manifest, reader.size, reader.mesh)
+    files = contents_of(storage, manifest, held, needed(manifest, reader.rank, is_exact))
+    mine = reader.rank if reader.rank < manifest.world_size else 0
+    found = Loaded(
         step=step,
         shared=shared_of(manifest, files, lent),
         own=own_of(manifest, files, mine, lent),
         manifest=manifest,
-        exact_world=manifest.world_size == world_size,
+        exact_world=is_exact,
+        parts=parts_of(manifest, files),
     )
+    if is_exact:  # what is kept of the files keeps them mapped
+        return found
+    return replace(found, owns=lambda: (own_of(manifest, files, one) for one in sorted(files)))
 
 
-def contents_of(storage: Storage, manifest: Manifest, held: Contents | None = None) -> Files:
-    """Return the contents of each rank's shard; each is hashed before it is parsed."""
+def is_same_mesh(manifest: Manifest, world_size: int, mesh: Mapping[str, int] | None) -> bool:
+    """Tell whether ranks are arranged as those that wrote a checkpoint."""
+    there = None if manifest.sharding is None else dict(manifest.sharding.mesh)
+    return manifest.world_size == world_size and there == (None if mesh is None else dict(mesh))
+
+
+def needed(manifest: Manifest, rank: int, is_exact: bool) -> set[int]:
+    """Return the ranks whose files a rank needs: rank 0's has what all ranks share."""
+    if manifest.sharding is None or not is_exact:
+        return {shard.rank for shard in manifest.shards}
+    return {0, rank, *manifest.sharding.files_of(rank)}
+
+
+def parts_of(manifest: Manifest, files: Files) -> StoredTensors | None:
+    """Return the divided tensors of a checkpoint; raise Damaged if a file lacks a part."""
+    sharding = manifest.sharding
+    if sharding is None:
+        return None
+    for name, place in sharding.tensors.items():
+        for rank, box in sharding.parts(place):
+            if rank in files:
+                part = files[rank].get("parts", {}).get(name)
+                kind = None if part is None else str(part.dtype).removeprefix("torch.")
+                if part is None or (tuple(part.shape), kind) != (box.sizes, place.dtype):
+                    why = f"its part of {name} is missing, or is not the one in the manifest"
+                    raise Damaged(manifest.step, shard_name(rank), why)
+    return StoredTensors.of_shards(sharding, {rank: file["parts"] for rank, file in files.items()})
+
+
+def contents_of(
+    storage: Storage,
+    manifest: Manifest,
+    held: Contents | None = None,
+    ranks: Set[int] | None = None,
+) -> Files:
+    """Return the contents of each rank's shard; each is hashed before it is parsed.
+
+    With `ranks`, only theirs.
+    """
     files = {}
     for shard in manifest.shards:
+        if ranks is not None and shard.rank not in ranks:
+            continue
         content = (held or {}).get(shard.rank)
         if content is None:
             content = storage.read_shard(manifest.step, shard, check=held is None)
@@ -127,7 +190,7 @@ def opened(content: memoryview) -> dict[str, Any]:
     has the n-th storage: the file refers to them in this order, each once.
     """
     found = torch.load(_file(content), map_location="meta", weights_only=True, mmap=False)
-    groups = [found["shared"], found["own"]]
+    groups = [found[name] for name in _GROUPS if name in found]
     specs = [TensorSpec(item.dtype, item.shape) for group in groups for item in group.values()]
     stored = records(_file(content))
     places = [stored[storage_name(at)] for at in range(len(specs))]

@@ -1,7 +1,6 @@
 """Save a rank's part of a checkpoint: copy it to staging memory, write it in the background."""
 
 import contextlib
-import heapq
 import os
 import sys
 import threading
@@ -12,7 +11,9 @@ from typing import Any
 
 from torchloom.checkpoint.errors import CheckpointError, StoreUnavailable
 from torchloom.checkpoint.layout import Draft, shard_name
+from torchloom.checkpoint.placement import deal
 from torchloom.checkpoint.storage import Pace, Storage
+from torchloom.worker.run.parts import Parts
 from torchloom.worker.saving.shard_file import Image, Staging, pickled, signature
 from torchloom.worker.saving.tree import Flat
 
@@ -31,23 +32,6 @@ def is_crowded() -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return running > (os.cpu_count() or running)
-
-
-def deal(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
-    """Return which rank writes which tensor; every rank computes the same result.
-
-    The largest tensor first, each to the rank with the least so far: no rank writes more than the
-    mean plus the largest tensor.
-    """
-    if world_size == 1:
-        return dict.fromkeys(sizes, 0)
-    loads = [(0, rank) for rank in range(world_size)]
-    owners = {}
-    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        load, rank = loads[0]
-        heapq.heapreplace(loads, (load + sizes[name], rank))
-        owners[name] = rank
-    return owners
 
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -268,27 +252,33 @@ class Saver:
         self._writer = Writer(storage, report)
         self._process = os.getpid()
 
-    def prepare(self, shared: Any, own: Any) -> None:
+    def prepare(self, shared: Any, own: Any, parts: Parts | None = None) -> None:
         """Allocate the staging memory for such a state, so that its first save only copies."""
         self._check_process()
         if self._writer.claim(self._patience):
-            part = _RankPart(shared, own, self._rank, self._world_size)
+            part = _RankPart(shared, own, parts, self._rank, self._world_size)
             self._image_of(part, part.rest(0))
 
     def save(
-        self, step: int, shared: Any, own: Any, facts: Mapping[str, Any], more: More | None = None
+        self,
+        step: int,
+        shared: Any,
+        own: Any,
+        facts: Mapping[str, Any],
+        more: More | None = None,
+        parts: Parts | None = None,
     ) -> float:
         """Copy this rank's part of the state and begin to write it; return the seconds this took.
 
-        `shared` is equal on every rank, `own` is this rank's. It waits while the last checkpoint is
-        being written; one that the store refuses is given up. `more` is called in the writer's
+        `shared` is equal on every rank, `own` is this rank's, `parts` are its parts of divided
+        tensors. It waits while the last checkpoint is being written; one that the store refuses is
+        given up. `more` is called in the writer's
         thread before the part is reported, and returns further facts for that.
         """
         self._check_process()
         began = time.monotonic()
-        part = _RankPart(
-            shared, own, self._rank, self._world_size
-        )  # raises before anything is changed
+        # It raises before anything is changed.
+        part = _RankPart(shared, own, parts, self._rank, self._world_size)
         if not self._writer.claim(self._patience):
             why = f"the store accepted nothing of the last checkpoint for {self._patience:g} s"
             self._report("checkpoint_failed", {"step": step, "why": why, "retrying": False})
@@ -299,6 +289,7 @@ class Saver:
         stall = time.monotonic() - began
         draft = Draft(step, self._generation, self._attempt)
         about = {**facts, "world_size": self._world_size, "stall": stall}
+        about |= parts.facts() if parts is not None else {}
         self._writer.begin(Work(draft, self._rank, image.content, about, more))
         return time.monotonic() - began
 
@@ -334,11 +325,17 @@ class Saver:
 class _RankPart:
     """The contents of one rank's shard: its share of the common tensors, its own, skeletons."""
 
-    def __init__(self, shared: Any, own: Any, rank: int, world_size: int) -> None:
+    def __init__(
+        self, shared: Any, own: Any, parts: Parts | None, rank: int, world_size: int
+    ) -> None:
         everyones, mine = Flat(shared, "shared"), Flat(own, "own")
-        owners = deal({name: item.nbytes for name, item in everyones.tensors.items()}, world_size)
+        sizes = {name: item.nbytes for name, item in everyones.tensors.items()}
+        # Beside divided tensors there is little, and ranks read rank 0's file anyway.
+        owners = deal(sizes, world_size if parts is None else 1)
         share = {name: item for name, item in everyones.tensors.items() if owners[name] == rank}
         groups = {"shared": share, "own": mine.tensors}
+        if parts is not None:
+            groups["parts"] = dict(parts.tensors)
         self.tensors = [tensor for group in groups.values() for tensor in group.values()]
         self.signature = signature(groups)
         self.is_on_gpu = any(tensor.is_cuda for tensor in self.tensors)

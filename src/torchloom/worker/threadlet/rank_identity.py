@@ -36,6 +36,7 @@ class SubmittedJob:
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # value, min, max
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
     distributed: Mapping[str, Any] = field(default_factory=dict)
+    compression: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
 
 
@@ -54,6 +55,7 @@ def submitted(env: Mapping[str, str]) -> SubmittedJob:
         knobs=knobs,
         checkpointing=_mapping(spec, "checkpointing"),
         distributed=_mapping(spec, "distributed"),
+        compression=_mapping(spec, "compression"),
         seed=seed if type(seed) is int else None,
     )
 

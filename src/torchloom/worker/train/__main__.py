@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torchloom.errors import Failure, LoomError, UserError
+from torchloom.errors import Failure, LoomError, UserError, require_extra
 from torchloom.specs.exceptions import SpecError
+from torchloom.specs.framework import LIMITS
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.serialize import load_job, read_spec
 from torchloom.worker import environment
@@ -45,6 +46,8 @@ def _train(spec: JobSpec) -> int:
     check_job(spec)  # an invalid job is reported before torch is imported
     if importlib.util.find_spec("torch") is None:
         raise SmokeNeedsTorch()
+    limits = LIMITS[spec.framework]
+    require_extra(f"framework {spec.framework}", limits.package, limits.extra)
     from torchloom.worker import dist
     from torchloom.worker.train.loop import train
 

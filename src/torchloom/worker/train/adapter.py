@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torchloom.specs.jobspec import Backend, JobSpec
 
+if TYPE_CHECKING:
+    from torchloom.worker.run.run import Run
+
 ModelHandle = TypeVar("ModelHandle", covariant=True)
+Model = TypeVar("Model")  # the same, where it is passed back
 Batch = TypeVar("Batch")
 DistContext = TypeVar("DistContext")
 State = TypeVar("State")
@@ -54,4 +58,40 @@ class FrameworkAdapter(Protocol[ModelHandle, Batch, DistContext, State]):
 
     def deserialize_state(self, blob: bytes | dict[str, Any]) -> State:
         """Return the state of `serialize_state`."""
+        ...
+
+
+class TrainingAdapter(
+    FrameworkAdapter[Model, Batch, DistContext, State],
+    Protocol[Model, Batch, DistContext, State],
+):
+    """What the loop of the ready-made training asks of a framework besides."""
+
+    def end(self, state: State) -> None:
+        """Release what a finished training holds elsewhere; most hold nothing."""
+
+    def wrap(self, run: "Run", spec: JobSpec, model: Model) -> Model:
+        """Return the model for training by the job's strategy. A collective call."""
+        ...
+
+    def build_evaluation(self, spec: JobSpec, rank: int, world_size: int) -> Iterable[Any]:
+        """Return a rank's batches of the held-out part."""
+        ...
+
+    def begin(
+        self,
+        spec: JobSpec,
+        model: Model,
+        steps: int,
+        live: Mapping[str, Any] | None = None,
+    ) -> State:
+        """Return a training of this many steps before its first one; `live` has its knobs."""
+        ...
+
+    def track(self, run: "Run", state: State) -> None:
+        """Have checkpoints carry the state."""
+        ...
+
+    def evaluate(self, state: State, batches: Any, dist: DistContext) -> dict[str, float]:
+        """Return loss and accuracy over the samples of all ranks. A collective call."""
         ...

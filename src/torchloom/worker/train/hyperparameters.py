@@ -11,11 +11,11 @@ from typing import Any
 
 from torchloom.errors import nearest, shorten
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.jobspec import JobSpec, Knob
+from torchloom.specs.framework import MODULE
+from torchloom.specs.jobspec import Framework, JobSpec, Knob
 from torchloom.specs.mesh import SIZES
 from torchloom.specs.shape import at, refuse
 
-MODULE = "module:"  # prefix of the name of a user's function
 LIVE = ("lr", "weight_decay", "momentum", "clip")  # may change while the job runs
 _FIXED = "cannot be changed while the job runs: give it in hyperparameters"
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # YAML reads 1e-3 as text
@@ -114,10 +114,18 @@ class Hyper:
     )
     channels: int = _of(16, "channels of the first convolution", 1, 1 << 12, _for("cnn"))
     width: int = _of(
-        SIZES["width"], "size of the embedding of a byte", 1, 1 << 14, _for("transformer")
+        SIZES["width"],
+        "size of the embedding of a byte",
+        1,
+        1 << 14,
+        _for("transformer"),
     )
     heads: int = _of(
-        SIZES["heads"], "heads of attention; they share the width", 1, 256, _for("transformer")
+        SIZES["heads"],
+        "heads of attention; they share the width",
+        1,
+        256,
+        _for("transformer"),
     )
     context: int = _of(SIZES["context"], "bytes of a window", 1, 1 << 16, ("dataset", ("text",)))
     dropout: float = _of(0.0, "share of values dropped", 0.0, 0.99, _for("mlp", "transformer"))
@@ -139,7 +147,8 @@ def hyper_of(spec: JobSpec) -> Hyper:
             change: dict[str, Any] = {name: _live(name, knob, values)}
             hyper = replace(hyper, **change)
             _check_place("knobs", name, hyper, spec)
-    if spec.model == "transformer" and hyper.width % hyper.heads:
+    has_heads = spec.model == "transformer" or spec.framework is Framework.HUGGINGFACE
+    if has_heads and not is_config(spec) and hyper.width % hyper.heads:
         problem = f"{hyper.heads} heads cannot share a width of {hyper.width}: give a divisor of it"
         raise SpecError("hyperparameters.heads", problem)
     return hyper
@@ -148,6 +157,12 @@ def hyper_of(spec: JobSpec) -> Hyper:
 def is_own(spec: JobSpec) -> bool:
     """Tell whether a function of the user, with its own hyperparameters, makes model or data."""
     return spec.model.startswith(MODULE) or spec.dataset.startswith(MODULE)
+
+
+def is_config(spec: JobSpec) -> bool:
+    """Tell whether a model of transformers is in a file, not a type with sizes of the job."""
+    is_path = "/" in spec.model or spec.model.endswith(".json")
+    return spec.framework is Framework.HUGGINGFACE and is_path
 
 
 def _taken(spec: JobSpec) -> Iterator[tuple[str, Any]]:
@@ -175,7 +190,11 @@ def _check_place(where: str, name: str, hyper: Hyper, spec: JobSpec) -> None:
     other, wanted = limits.only
     if other in ("model", "dataset") and is_own(spec):
         return  # the user's function may use it
-    kinds = {"model": spec.model, "dataset": spec.dataset.partition(":")[0]}
+    is_hugging = spec.framework is Framework.HUGGINGFACE
+    kinds = {
+        "model": "transformer" if is_hugging else spec.model,  # of the same sizes
+        "dataset": spec.dataset.partition(":")[0],
+    }
     found = kinds.get(other) or getattr(hyper, other)
     if found not in wanted:
         problem = f"is for {other} {' or '.join(wanted)}, not {shorten(found)}: remove it"
@@ -236,7 +255,8 @@ def check_job(spec: JobSpec) -> Hyper:
     """Return the hyperparameters of a job for ready-made training; raise SpecError if invalid."""
     if not spec.model:
         raise SpecError("model", "missing: ready-made training takes a model and a dataset")
-    if spec.model not in MODELS and not spec.model.startswith(MODULE):
+    is_ready = spec.model in MODELS or spec.framework is Framework.HUGGINGFACE
+    if not is_ready and not spec.model.startswith(MODULE):
         raise unknown("model", spec.model, (*MODELS, _OWN))
     kind, colon, rest = spec.dataset.partition(":")
     if not spec.dataset.startswith(MODULE):

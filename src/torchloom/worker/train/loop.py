@@ -6,39 +6,39 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch import nn
-
 import torchloom as loom
-from torchloom.specs.jobspec import JobSpec, Knob, Strategy
-from torchloom.specs.mesh import is_sharded, sizes_of
+from torchloom.specs.framework import LIMITS
+from torchloom.specs.jobspec import Framework, JobSpec, Knob, Strategy
 from torchloom.worker import dist as ranks
+from torchloom.worker import environment
 from torchloom.worker.run.run import Run
-from torchloom.worker.train.adapter import WorkerPlan
+from torchloom.worker.train.adapter import TrainingAdapter, WorkerPlan
 from torchloom.worker.train.data import Batch
-from torchloom.worker.train.hyperparameters import TABLE, Hyper, check_job
-from torchloom.worker.train.pytorch import PyTorchAdapter, evaluate, share_of
+from torchloom.worker.train.hyperparameters import LIVE, TABLE, Hyper, check_job
+from torchloom.worker.train.pytorch import PyTorchAdapter, share_of
+
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def train(spec: JobSpec) -> "Summary":
     """Train a job, together with all other ranks."""
     hyper = check_job(spec)
-    adapter = PyTorchAdapter()
+    adapter = adapter_of(spec)
     dist = adapter.init_distributed(WorkerPlan.of(spec))
 
     run = loom.init(project=spec.project)
     offer_knobs(run, spec, hyper)
     run.checkpointing(**checkpoint_settings(spec))
 
-    model = wrapped(run, spec, adapter.build_model(spec).to(dist.device))
+    model = adapter.wrap(run, spec, adapter.build_model(spec))
     share, shares = share_of(spec)
-    batches = adapter.build_dataloader(spec, share, shares)
+    batches: Any = adapter.build_dataloader(spec, share, shares)
     held_out = adapter.build_evaluation(spec, share, shares)
     state = adapter.begin(spec, model, hyper.epochs * len(batches), run.config)
-    if not is_sharded(spec.distributed.strategy):
-        run.track(optimizer=state.optimizer, scaler=state.scaler)
+    adapter.track(run, state)
 
     pace = StepPace(shares)
-    last: dict[str, Any] = {}
+    last: Mapping[str, Any] = {}
     found: dict[str, float] = {}
     for step in run.steps(batches, epochs=hyper.epochs):
         with step:
@@ -46,7 +46,7 @@ def train(spec: JobSpec) -> "Summary":
             state, last = adapter.train_step(state, step.batch, dist)
             step.log(**last, **pace.lap(step.batch))
         if batches.is_at_end:
-            found = evaluate(state, held_out, dist)
+            found = adapter.evaluate(state, held_out, dist)
             if found:
                 run.log(found)
             pace.rest()
@@ -60,17 +60,23 @@ def train(spec: JobSpec) -> "Summary":
     return summary
 
 
-def wrapped(run: Run, spec: JobSpec, model: nn.Module) -> nn.Module:
-    """Return the model for training by the job's strategy. A collective call."""
-    chosen = spec.distributed
-    return run.wrap(
-        model,
-        strategy=chosen.strategy.value,
-        mesh=None if chosen.mesh is None else sizes_of(chosen.mesh),
-        sequence_parallel=chosen.sequence_parallel,
-        schedule=chosen.schedule and chosen.schedule.value,
-        microbatches=chosen.microbatches,
-    )
+def adapter_of(spec: JobSpec) -> TrainingAdapter[Any, Any, Any, Any]:
+    """Return the adapter of a job's framework, which is imported on use."""
+    match spec.framework:
+        case Framework.JAX:
+            from torchloom.worker.train.jax_adapter import JaxAdapter
+
+            return JaxAdapter()
+        case Framework.TENSORFLOW:
+            environment.export({_LOG_LEVEL: environment.text(_LOG_LEVEL, "2")})  # before the import
+            from torchloom.worker.train.tensorflow_adapter import TensorFlowAdapter
+
+            return TensorFlowAdapter()
+        case Framework.HUGGINGFACE:
+            from torchloom.worker.train.language_model import HuggingFaceAdapter
+
+            return HuggingFaceAdapter()
+    return PyTorchAdapter()
 
 
 def checkpoint_settings(spec: JobSpec) -> dict[str, Any]:
@@ -81,10 +87,14 @@ def checkpoint_settings(spec: JobSpec) -> dict[str, Any]:
 
 
 def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:
-    """Register the job's knobs; those of the optimizer exist by themselves."""
-    is_served = spec.distributed.strategy is Strategy.PARAMETER_SERVER
-    clip = {} if is_served else {"clip": Knob(hyper.clip)}
-    for name, knob in {**clip, **spec.knobs}.items():
+    """Register the job's knobs; those of an optimizer of torch exist by themselves."""
+    own = ["clip"] if LIMITS[spec.framework].is_torch else list(LIVE)
+    if hyper.optimizer != "sgd" and "momentum" in own:
+        own.remove("momentum")
+    if spec.distributed.strategy is Strategy.PARAMETER_SERVER:
+        own.remove("clip")
+    found = {name: Knob(getattr(hyper, name)) for name in own}
+    for name, knob in {**found, **spec.knobs}.items():
         value, low, high = knob.value, knob.min, knob.max
         if name in TABLE:
             limits = TABLE[name][1]

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from torchloom.specs.exceptions import SpecError
+from torchloom.specs.framework import MODULE
 from torchloom.specs.jobspec import JobSpec
 from torchloom.worker.train.data import Samples
-from torchloom.worker.train.hyperparameters import MODULE, Hyper, check_fit, own_function
+from torchloom.worker.train.hyperparameters import Hyper, check_fit, own_function
 
 Make = Callable[[Hyper, Samples], nn.Module]
 _PAIR = ("colwise", "rowwise")

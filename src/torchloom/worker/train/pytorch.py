@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from torchloom.errors import UserError
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
-from torchloom.specs.mesh import data_share, is_sharded, mesh_of, servers_of
+from torchloom.specs.mesh import data_share, is_sharded, mesh_of, servers_of, sizes_of
 from torchloom.worker import dist as ranks
 from torchloom.worker import environment
 from torchloom.worker.dist import strategies
 from torchloom.worker.dist.pipeline import Pipeline
-from torchloom.worker.run.tracked_state import ShardedState, refuse_sharded
+from torchloom.worker.run.parts import is_divided
 from torchloom.worker.run.wrap import Wrapped
-from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
+from torchloom.worker.train.adapter import TrainingAdapter, WorkerPlan
 from torchloom.worker.train.data import (
     Batch,
     Batches,
@@ -39,6 +40,7 @@ from torchloom.worker.train.hyperparameters import Hyper, hyper_of
 from torchloom.worker.train.models import make_model
 
 if TYPE_CHECKING:
+    from torchloom.worker.run.run import Run
     from torchloom.worker.train.data import Pair
 
 RISE = 0.3  # of the steps of a cycle
@@ -46,6 +48,18 @@ START = 1 / 25  # of the peak
 END = START / 1e4
 _VIEW = "FSDP2-wrapped module .* returned a view"  # which this loop does not change in place
 _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class DividedModel(UserError):
+    """One rank alone cannot write down a model of which it has a part."""
+
+    code = "divided_model"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "each rank holds a part of the model: save it by checkpoints of the run, and write it"
+            " to one file by `loom checkpoint export`"
+        )
 
 
 def loss_of(module: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -183,11 +197,12 @@ class TorchState:
         return torch.autocast(device.type, _TYPES[amp], enabled=amp != "off")
 
 
-class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState]):
+class PyTorchAdapter(TrainingAdapter[nn.Module, Batch, TorchContext, TorchState]):
     """Data-parallel training with PyTorch."""
 
     def __init__(self) -> None:
         self._opened: tuple[JobSpec, Samples] | None = None
+        self.takes_full_batches = False  # those that are not are left out
 
     def build_model(self, spec: JobSpec) -> nn.Module:
         """Return the model, with weights from the job's seed."""
@@ -198,7 +213,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
     def build_dataloader(self, spec: JobSpec, rank: int, world_size: int) -> Batches:
         """Return a rank's batches of the training part; a pipeline takes full ones only."""
         chosen = spec.distributed
-        is_cut = is_sharded(chosen.strategy) and mesh_of(chosen, ranks.get_world_size()).pp > 1
+        is_staged = is_sharded(chosen.strategy) and mesh_of(chosen, ranks.get_world_size()).pp > 1
+        is_cut = is_staged or self.takes_full_batches
         part, hyper = self._parts(spec)[0], hyper_of(spec)
         return train_batches(part, hyper, rank, world_size, seed_of(spec), drop_last=is_cut)
 
@@ -238,6 +254,29 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         optimizer.register_step_pre_hook(lambda one, *_: _note_lr(one, used))
         return TorchState(spec, hyper, joined, optimizer, scaler, steps, 0, live or {}, used)
 
+    def wrap(self, run: "Run", spec: JobSpec, model: nn.Module) -> nn.Module:
+        """Return the model for training by the job's strategy. A collective call."""
+        chosen = spec.distributed
+        return run.wrap(
+            model.to(ranks.get_torch_device()),
+            strategy=chosen.strategy.value,
+            mesh=None if chosen.mesh is None else sizes_of(chosen.mesh),
+            sequence_parallel=chosen.sequence_parallel,
+            schedule=chosen.schedule and chosen.schedule.value,
+            microbatches=chosen.microbatches,
+            compression=job_to_dict(spec)["compression"],
+        )
+
+    def track(self, run: "Run", state: TorchState) -> None:
+        """Have checkpoints carry what trains the model."""
+        run.track(optimizer=state.optimizer, scaler=state.scaler)
+
+    def evaluate(
+        self, state: TorchState, batches: Iterable["Pair"], dist: TorchContext
+    ) -> dict[str, float]:
+        """Return loss and accuracy over the samples of all ranks. A collective call."""
+        return evaluate(state, batches, dist)
+
     def train_step(
         self, state: TorchState, batch: Batch, dist: TorchContext
     ) -> tuple[TorchState, dict[str, Any]]:
@@ -262,9 +301,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
 
     def serialize_state(self, state: TorchState) -> bytes:
         """Return job, weights, optimizer and position; loading it runs no code."""
-        refuse_sharded("the model", state.module)
-        if isinstance(state.model, Pipeline):
-            raise ShardedState("the model")
+        if any(map(is_divided, state.module.parameters())) or isinstance(state.model, Pipeline):
+            raise DividedModel()
         content = {
             "spec": job_to_dict(state.spec),
             "steps": state.steps,

@@ -21,7 +21,7 @@ net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
 if how == "wrap before":
     net = run.wrap(net)
     fully_shard(net.module)
-elif how == "wrap fsdp1":
+elif how in ("wrap fsdp1", "track fsdp1"):
     net = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
 elif how != "track zero":
     fully_shard(net)
@@ -29,25 +29,12 @@ optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
 if how == "track zero":
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, lr=0.01)
 
-
-class Average:
-    """An object of the program's own with sharded tensors in its state."""
-
-    def state_dict(self):
-        return {"average": [p.detach() for p in net.parameters()]}
-
-    def load_state_dict(self, state):
-        raise AssertionError
-
-
-if how in ("wrap", "wrap fsdp1"):
+if how == "wrap fsdp1":
     net = run.wrap(net)
-elif how in ("track", "track zero"):
+elif how == "track zero":
     run.track(optimizer=optimizer)
-elif how == "track model":
+elif how == "track fsdp1":
     run.track(ema=net)
-elif how == "track own":
-    run.track(kept=Average())
 for step in run.steps(4):
     with step:
         loss = net(torch.full((2, 8), float(step.number))).pow(2).mean()

@@ -34,11 +34,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 run = loom.init()
 try:
-    if "saves" in told:
-        run.checkpointing(every_n_steps=2)
     net = run.wrap(Net(told.get("tied", False)), **told.get("wrap", {}))
-    if "checkpoint" in told:
-        run.checkpoint()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     samples = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
     loader = run.loader(list(zip(range(16), samples, strict=True)), batch_size=2)

@@ -11,19 +11,39 @@ from typing import Any
 
 VERSION = "0.8.0"  # of the contract that torchloom keeps
 
+_SERVED = {  # module of TorchX: where torchloom has its names
+    "": "",
+    "version": "",
+    "components": "components",
+    "components.component_test_base": "components.component_test_base",
+    "components.dist": "components.dist",
+    "components.structured_arg": "components.dist",
+    "components.utils": "components.utils",
+    "runner": "runner",
+    "runner.api": "runner.api",
+    "runner.config": "runner.config",
+    "plugins": "torchx.plugins",
+    "schedulers": "schedulers",
+    "schedulers.api": "schedulers.api",
+    "schedulers.ids": "schedulers.local_request",
+    "specs": "specs",
+    "specs.api": "specs.api",
+    "specs.builders": "specs.builders",
+    "specs.capabilities": "specs.resources",
+    "specs.file_linter": "specs.file_linter",
+    "specs.finder": "components.finder",
+    "specs.metadata_keys": "specs.resources",
+    "specs.named_resources_aws": "specs.sizes.aws",
+    "specs.named_resources_generic": "specs.sizes.generic",
+    "specs.overlays": "specs.overlays",
+    "tracker": "torchx.tracker",
+    "tracker.api": "torchx.tracker",
+    "tracker.backend": "torchx",
+    "tracker.backend.fsspec": "torchx.fsspec_tracker",
+}
 MODULES = {
-    "torchx": "torchloom",
-    "torchx.version": "torchloom",
-    "torchx.specs": "torchloom.specs",
-    "torchx.specs.api": "torchloom.specs.api",
-    "torchx.specs.builders": "torchloom.specs.builders",
-    "torchx.specs.file_linter": "torchloom.specs.file_linter",
-    "torchx.specs.finder": "torchloom.components.finder",
-    "torchx.components": "torchloom.components",
-    "torchx.components.dist": "torchloom.components.dist",
-    "torchx.components.utils": "torchloom.components.utils",
-    "torchx.components.structured_arg": "torchloom.components.dist",
-    "torchx.components.component_test_base": "torchloom.components.component_test_base",
+    f"torchx.{theirs}".rstrip("."): f"torchloom.{ours}".rstrip(".")
+    for theirs, ours in _SERVED.items()
 }
 
 _lock = threading.RLock()
@@ -47,11 +67,19 @@ def torchx_names() -> Iterator[None]:
             sys.modules.update(kept)
 
 
+def keep_importable() -> None:
+    """Serve TorchX's names from now on wherever TorchX itself is not installed.
+
+    Plugins may import them when they are used, long after they were loaded.
+    """
+    if not any(isinstance(finder, _Fallback) for finder in sys.meta_path):
+        sys.meta_path.append(_Fallback())
+
+
 def get_torchx_image(torchx_version: str = VERSION) -> str:
     """Return the image that components use when none is named."""
-    from torchloom.components.defaults import IMAGE
-
-    return IMAGE
+    image: str = importlib.import_module("torchloom.components.defaults").IMAGE
+    return image
 
 
 def _taken_out() -> dict[str, ModuleType]:
@@ -75,6 +103,17 @@ class _TorchxFinder:
                 name=fullname,
             )
         return None
+
+
+class _Fallback(_TorchxFinder):
+    """Answers last: only if TorchX is not installed, its names are ours."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = getattr(sys.modules.get("torchx"), "__spec__", None)
+        is_ours = spec is None or isinstance(spec.loader, _Facade)
+        return super().find_spec(fullname, path, target) if is_ours else None
 
 
 class _Facade:

@@ -6,8 +6,8 @@ import pytest
 
 import torchloom.specs
 from torchloom.components import dist, finder
-from torchloom.components.torchx_names import MODULES, torchx_names
 from torchloom.specs import api, builders, file_linter
+from torchloom.torchx.names import MODULES, torchx_names
 
 
 def torchx_modules() -> dict[str, ModuleType]:
@@ -73,9 +73,9 @@ def test_a_star_import_brings_what_the_module_names() -> None:
 def test_what_has_no_counterpart_says_so() -> None:
     with (
         torchx_names(),
-        pytest.raises(ModuleNotFoundError, match=r"no counterpart of 'torchx\.tracker'"),
+        pytest.raises(ModuleNotFoundError, match=r"no counterpart of 'torchx\.cli'"),
     ):
-        importlib.import_module("torchx.tracker")
+        importlib.import_module("torchx.cli")
 
 
 def test_a_real_torchx_is_put_aside_and_comes_back_untouched(

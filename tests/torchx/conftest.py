@@ -1,0 +1,3 @@
+from ..harness.home import home
+
+__all__ = ["home"]
