@@ -69,6 +69,7 @@ class TrainingAdapter(
 
     def end(self, state: State) -> None:
         """Release what a finished training holds elsewhere; most hold nothing."""
+        return
 
     def wrap(self, run: "Run", spec: JobSpec, model: Model) -> Model:
         """Return the model for training by the job's strategy. A collective call."""
