@@ -140,6 +140,8 @@ def _server_problems(spec: JobSpec) -> Iterator[Problem]:
         yield "recovery.policy", f"{problem}: take restart or fail"
     if spec.elastic is not None:
         yield "elastic", "parameter servers have a fixed number of workers: remove it"
+    if spec.compression.enabled:
+        yield "compression.enabled", "servers take whole gradients: turn it off"
     if spec.hyperparameters.get("clip") or "clip" in spec.knobs:
         where = "hyperparameters.clip" if spec.hyperparameters.get("clip") else "knobs.clip"
         yield where, "no server has all gradients, whose norm it limits: leave it out"

@@ -215,17 +215,18 @@ class ResumableRun:
             self.things.add_model(name, model)
             return model
         sync = not self._place and not standin.is_on()
+        if wanted.strategy is Strategy.PARAMETER_SERVER:
+            if self._spec.distributed.get("strategy") != wanted.strategy:
+                raise ServersNotStarted()
+            served = Wrapped(model, options, sync, is_local=True)
+            self.things.add_model(name, served)
+            return served
         if compressed.sync_every is not None and compressed.enabled:
             return self._wrap_local(name, model, with_defaults(compressed), options, sync)
-        is_served = wanted.strategy is Strategy.PARAMETER_SERVER
-        if is_served and self._spec.distributed.get("strategy") != wanted.strategy:
-            raise ServersNotStarted()
-        exchange: GradientExchange | PlannedMean | None = None
+        exchange: GradientExchange | PlannedMean | None = self._planned_mean()
         if compressed.enabled:
             exchange = self._exchange_of(name, model, compressed)
-        elif not is_served:
-            exchange = self._planned_mean()
-        wrapped = Wrapped(model, options, sync, exchange, is_local=is_served)
+        wrapped = Wrapped(model, options, sync, exchange)
         self.things.add_model(name, wrapped)
         return wrapped
 

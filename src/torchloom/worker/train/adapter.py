@@ -67,6 +67,10 @@ class TrainingAdapter(
 ):
     """What the loop of the ready-made training asks of a framework besides."""
 
+    def end(self, state: State) -> None:
+        """Release what a finished training holds elsewhere; most hold nothing."""
+        return
+
     def wrap(self, run: "Run", spec: JobSpec, model: Model) -> Model:
         """Return the model for training by the job's strategy. A collective call."""
         ...
@@ -92,6 +96,3 @@ class TrainingAdapter(
     def evaluate(self, state: State, batches: Any, dist: DistContext) -> dict[str, float]:
         """Return loss and accuracy over the samples of all ranks. A collective call."""
         ...
-
-    def end(self, state: State) -> None:
-        """End a training: most frameworks have nothing to end."""
