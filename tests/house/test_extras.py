@@ -107,7 +107,7 @@ def test_an_export_says_what_to_install(home: Path) -> None:
 
 
 @pytest.mark.process
-def test_all_but_the_client_of_s3_is_imported_without_extras(home: Path) -> None:
+def test_all_but_what_needs_an_extra_is_imported_without_extras(home: Path) -> None:
     done = run(
         "import importlib, pkgutil, torchloom\n"
         "run = ('__main__', '.monitor_cli', '.core', 'migrations.env')  # as programs\n"
@@ -118,7 +118,12 @@ def test_all_but_the_client_of_s3_is_imported_without_extras(home: Path) -> None
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split() == ["torchloom.checkpoint.bucket", "torchloom.checkpoint.s3"]
+    assert done.stdout.split() == [
+        "torchloom.checkpoint.bucket",
+        "torchloom.checkpoint.s3",
+        "torchloom.worker.train.jax_adapter",
+        "torchloom.worker.train.tensorflow_adapter",
+    ]
 
 
 def loom(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -131,7 +136,7 @@ def loom(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
 def run(code: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run code where no package of an extra can be imported, nor in processes that it starts."""
     Path("blocked").mkdir(exist_ok=True)
-    lines = (f"sys.modules[{name!r}] = None" for name in EXTRAS)
+    lines = (f"sys.modules[{name!r}] = None" for name in {*EXTRAS, *ENGINES})
     Path("blocked/sitecustomize.py").write_text("import sys\n" + "\n".join(lines) + "\n")
     return subprocess.run(
         [sys.executable, "-P", "-c", code],

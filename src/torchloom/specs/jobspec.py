@@ -124,7 +124,7 @@ class Distributed:
     comm_timing: int | None = None
     """Time the collectives of every so many steps, as metrics `comm/...`; by default of none."""
     servers: int | None = None
-    """Parameter servers beside the workers; by default one for four workers, at least one."""
+    """Parameter servers, not counted as workers; by default one for four workers, at least one."""
     push: PushMode | None = None
     """Whether parameter servers wait for all workers (`sync`, the default) or not (`async`)."""
     staleness: int | None = None

@@ -165,7 +165,7 @@ class TestCounts:
     def test_the_progress_of_a_moment_is_what_lightning_saved_then(self) -> None:
         from lightning.pytorch import Trainer
 
-        from torchloom.worker.programs.lightning_unit import LoopCounts, counters_of
+        from torchloom.worker.programs.lightning_parts import LoopCounts, counters_of
 
         loop = Trainer(logger=False, accelerator="cpu").fit_loop
         counters = counters_of(loop)
@@ -202,7 +202,7 @@ class TestReasons:
             SingleDeviceStrategy,
         )
 
-        from torchloom.worker.programs.lightning_names import why_not
+        from torchloom.worker.programs.lightning_parts import why_not
 
         def why(strategy: Any, **own: Any) -> str:
             module, loop = LightningModule(), Trainer(logger=False, accelerator="cpu").fit_loop
@@ -226,17 +226,17 @@ class TestNames:
     def kinds() -> dict[str, type]:
         from lightning.pytorch import Trainer
 
-        from torchloom.worker.programs.lightning_names import kinds_of
+        from torchloom.worker.programs.lightning_parts import kinds_of
 
         return kinds_of(Trainer(logger=False, accelerator="cpu").fit_loop)
 
     def test_the_installed_version_is_known(self) -> None:
-        from torchloom.worker.programs.lightning_names import why_unknown
+        from torchloom.worker.programs.lightning_parts import why_unknown
 
         assert why_unknown(self.kinds()) == ""
 
     def test_each_name_that_is_missing_or_another_is_named(self) -> None:
-        from torchloom.worker.programs.lightning_names import PRIVATE, why_unknown
+        from torchloom.worker.programs.lightning_parts import PRIVATE, why_unknown
 
         there = self.kinds()
         for kind, methods in PRIVATE.items():

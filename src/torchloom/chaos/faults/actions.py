@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from torchloom.chaos.faults import host, processes, storage
+from torchloom.chaos.faults import host, processes
 from torchloom.chaos.faults.kinds import kind_of
 from torchloom.chaos.plan import Fault
 from torchloom.chaos.record import Strike
@@ -40,8 +40,8 @@ WAYS: Mapping[str, FaultAction] = {
     ),
     "cut-link": FaultAction(host.no_link, host.aim_link, host.cut_link),
     "slow-link": FaultAction(host.no_link, host.aim_link, host.slow_link),
-    "corrupt-shard": FaultAction(storage.no_shard, storage.aim_shard, storage.damage_shard),
-    "disk-full": FaultAction(storage.no_disk, storage.aim_disk, storage.fill_disk),
+    "corrupt-shard": FaultAction(host.no_shard, host.aim_shard, host.damage_shard),
+    "disk-full": FaultAction(host.no_disk, host.aim_disk, host.fill_disk),
     "clock-step": FaultAction(host.no_clock, host.aim_clock, host.step_clock),
 }
 UNDOING: Mapping[str, Callable[[Undo], None]] = {
@@ -49,8 +49,8 @@ UNDOING: Mapping[str, Callable[[Undo], None]] = {
     processes.START: processes.start_server,
     host.UP: host.mend_link,
     host.FAST: host.quicken_link,
-    storage.PUT_BACK: storage.put_back,
-    storage.FREE: storage.free_disk,
+    host.PUT_BACK: host.put_back,
+    host.FREE: host.free_disk,
     host.BACK: host.set_clock_back,
 }
 

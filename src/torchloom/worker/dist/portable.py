@@ -1,6 +1,5 @@
 """Calls of torch.distributed that also work in a process of its own: TorchX's `distributed`."""
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +8,15 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from torchloom.worker import environment
+
 Backend = Literal["nccl", "gloo", "auto"]
 
 
 def local_rank() -> int:
     """Return the rank within this node; 0 outside of a launch."""
-    found = os.environ.get("LOCAL_RANK")
-    if found is None and dist.is_initialized():
+    found = environment.text("LOCAL_RANK")
+    if not found and dist.is_initialized():
         problem = "LOCAL_RANK is not set, 0 is assumed; start the script with loom or torchrun"
         warnings.warn(problem, stacklevel=2)
     return int(found or 0)
@@ -36,12 +37,12 @@ def local_device() -> torch.device:
 
 def rank() -> int:
     """Return the rank; before a process group exists, that of the launch, or 0."""
-    return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+    return dist.get_rank() if dist.is_initialized() else int(environment.text("RANK", "0"))
 
 
 def world_size() -> int:
     """Return the number of ranks; before a process group exists, that of the launch, or 1."""
-    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", 1))
+    return dist.get_world_size() if dist.is_initialized() else int(environment.text("WORLD_SIZE", "1"))
 
 
 def is_rank0() -> bool:
@@ -63,10 +64,10 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
     """
     if backend == "auto":
         backend = "nccl" if _has_gpus() and dist.is_nccl_available() else "gloo"
-    if dist.is_torchelastic_launched() or "RANK" in os.environ:
+    if dist.is_torchelastic_launched() or environment.is_set("RANK"):
         dist.init_process_group(backend=backend, **kwargs)
     else:
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "0"
+        environment.export({"MASTER_ADDR": "localhost", "MASTER_PORT": "0"})
         dist.init_process_group(backend=backend, rank=0, world_size=1, **kwargs)
     return local_cuda_device() if backend == "nccl" else torch.device("cpu")
 

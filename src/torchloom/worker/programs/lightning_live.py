@@ -15,14 +15,15 @@ from typing import Any
 import torch
 
 from torchloom.worker.programs.checkpoints import TrainerCheckpoints
-from torchloom.worker.programs.lightning_names import savers_of, why_not
-from torchloom.worker.programs.lightning_unit import (
+from torchloom.worker.programs.lightning_parts import (
     Counters,
     EpochNumbers,
     LoopCounts,
     MicroBatch,
     RedirectedDdp,
     counters_of,
+    savers_of,
+    why_not,
 )
 from torchloom.worker.programs.live import LiveTraining, nothing
 from torchloom.worker.programs.program import ObservedProgram
