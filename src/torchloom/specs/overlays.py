@@ -296,9 +296,7 @@ def _plain(value: Any, place: str, *, strict: bool) -> Any:
         return _plain(value.value, place, strict=strict)
     if isinstance(value, dict):
         if strict and (key := next((key for key in value if not isinstance(key, str)), None)):
-            raise OverlayMistyped(
-                f"{place}: {key!r} is not a string: name a field of it"
-            )
+            raise OverlayMistyped(f"{place}: {key!r} is not a string: name a field of it")
         return {
             key: _plain(item, f"{place}[{key!r}]", strict=strict) for key, item in value.items()
         }

@@ -89,9 +89,7 @@ def _tracker() -> "TrackerBase":
     name, config = next(iter(get_configured_trackers().items()), (OWN, None))
     made = list(build_trackers({name: config}))
     if not made:
-        raise UserError(
-            f"[torchx:tracker] names {name!r}, which does not exist: correct it"
-        )
+        raise UserError(f"[torchx:tracker] names {name!r}, which does not exist: correct it")
     return made[0]
 
 
