@@ -100,7 +100,7 @@ def choose(hosts: Sequence[int], device: torch.device) -> tuple[ReducePlan, dict
     order = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     places = tuple(order[host] for host in hosts)
     plans = {way: ReducePlan(way, places) for way in (FLAT, HIERARCHICAL)}
-    if plans[FLAT].levels is None:
+    if plans[FLAT].levels is None or dist.get_backend() != "gloo":  # NCCL knows its links
         return plans[FLAT], {}
     tensor = torch.zeros(PROBED, device=device)
     seconds = {way: _time_of(partial(plan.sum, tensor)) for way, plan in plans.items()}
