@@ -24,6 +24,7 @@ MOST_YAML = 1000  # letters that begin or end a value
 _ITEMS = "items"  # the member by which a batch is known
 _REF = "#/components/schemas/"
 _PARTS = {  # what a spec is made of, by title; its name in the description is `Spec` and this
+    jobspec.Algorithm: "Algorithm",
     jobspec.Backend: "Backend",
     jobspec.Checkpointing: "Checkpointing",
     jobspec.Compression: "Compression",
@@ -34,6 +35,7 @@ _PARTS = {  # what a spec is made of, by title; its name in the description is `
     jobspec.Mesh: "Mesh",
     jobspec.Mode: "Mode",
     jobspec.Policy: "Policy",
+    jobspec.PushMode: "PushMode",
     jobspec.Recovery: "Recovery",
     jobspec.Resources: "Resources",
     jobspec.Schedule: "Schedule",
