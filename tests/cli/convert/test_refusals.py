@@ -69,7 +69,7 @@ def test_a_program_of_another_kind_is_refused(text: str, line: int, why: str) ->
         (
             ["torch.distributed.fsdp.fully_shard(model)", *BATCHES],
             0,
-            "FSDP: run.wrap and run.track",
+            "FSDP: convert it by hand; `loom docs convert-an-fsdp-loop` shows how",
         ),
         (["model = nn.DataParallel(model)", *BATCHES], 0, "use DistributedDataParallel"),
         (

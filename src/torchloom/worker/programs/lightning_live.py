@@ -133,7 +133,13 @@ class LiveFit(LiveTraining):
 
         Lightning's handler notes it for the next batch, and none comes if all ranks are restarted.
         """
-        known = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+        def end(signum: int, _: object) -> None:
+            self.send_records()
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+
+        known = signal.signal(signal.SIGTERM, end)
         try:
             yield
         finally:

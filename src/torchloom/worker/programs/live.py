@@ -170,6 +170,10 @@ class LiveTraining(ABC):
         """Return what surrounds each wait for the other ranks."""
         return contextlib.nullcontext()
 
+    def send_records(self) -> None:
+        """Send what this process has recorded, before it ends."""
+        self._program.threadlet.finish()
+
     # From the first unit to the last.
 
     def track(self, ddp: RemadeDdp, **things: Any) -> None:
