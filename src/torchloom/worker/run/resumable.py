@@ -250,9 +250,12 @@ class ResumableRun:
         return self.things.models[name]
 
     def _planned_mean(self) -> "PlannedMean | None":
-        """Return how gradients are added up where several hosts have several ranks each."""
+        """Return how gradients are added up over several hosts.
+
+        All ranks decide alike: a host may have one rank while others have several.
+        """
         identity, near = self._threadlet.identity, environment.text("LOCAL_WORLD_SIZE")
-        if not (near.isdecimal() and 1 < int(near) < identity.world_size):
+        if not (near.isdecimal() and int(near) < identity.world_size):
             return None
         if self._planned is None:
             from torchloom.worker.run.exchange import PlannedMean  # imported on use
@@ -535,8 +538,8 @@ class ResumableRun:
         if common is not None:
             self.things.take_common(common)
             self._seed = int(common["seed"])
-            if self._planned is not None and common["reduce"] is not None:
-                self._planned.take(common["reduce"])
+            if self._planned is not None and (plan := common.get("reduce")) is not None:
+                self._planned.take(plan)
             self._order = self._threadlet.identity.rank + 1 if common["is_mixed"] else 0
             if self._source is None:
                 self._threadlet.catch_up(start, common["orders"])
