@@ -94,7 +94,10 @@ VERBS: dict[str, Verb] = {
     ),
     "resume": Verb(
         "continue a job that is paused or has ended",
-        ("-n=", "--from=", "--until=", "--from-scratch", "--detach", "--reason=", "--json"),
+        (
+            *("-n=", "--strategy=", "--mesh=", "--from=", "--until=", "--from-scratch"),
+            *("--detach", "--reason=", "--json"),
+        ),
         "job",
     ),
     "resize": Verb(

@@ -26,7 +26,7 @@ def command(area: str, as_json: bool, only: str | None, count: int | None) -> in
     """Run the benchmarks of one area, in a checkout of the repository.
 
     AREA is `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery`,
-    `programs`, `schedulers` or `dashboard`.
+    `programs`, `comm`, `schedulers` or `dashboard`.
     `make bench` installs the tools to compare with. Exits with 1 if a target is missed.
     """
     words = [area, *(["--json"] if as_json else [])]
