@@ -82,7 +82,9 @@ def test_a_tracker_that_is_not_there_is_named(
     Path(".torchxconfig").write_text("[torchx:tracker]\nnowhere.at.all =\n")
 
     assert main(["tracker", "list", "jobs"]) == 2
-    assert "[torchx:tracker] names 'nowhere.at.all', which does not exist" in capsys.readouterr().err
+    assert (
+        "[torchx:tracker] names 'nowhere.at.all', which does not exist" in capsys.readouterr().err
+    )
 
 
 def test_a_run_of_ours_keeps_what_its_program_notes(
