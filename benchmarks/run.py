@@ -24,7 +24,7 @@ from benchmarks.verdict import row
 HERE = Path(__file__).resolve().parent
 AREAS = (
     *("cli", "launch", "control", "scale", "plane", "checkpoint", "recovery", "dashboard"),
-    *("schedulers", "programs"),
+    *("schedulers", "programs", "comm"),
 )
 
 
