@@ -194,6 +194,17 @@ class World(RuleBasedStateMachine):
             self.back_at[node] = self.now + late * (i % 2)
 
 
+def test_an_interval_and_a_short_outage_kill_nobody_by_rounding() -> None:
+    world = World()
+    world.begin(count=1)
+    world.we_are_stopped(seconds=1, jump=3600.0)
+    world.time_passes(seconds=11, every=0.1)
+
+    world.the_bus_is_down(seconds=2, late=0.0)
+
+    assert world.lost == set()
+
+
 TestWhateverDisturbsUs = World.TestCase
 TestWhateverDisturbsUs.settings = settings(
     max_examples=150, stateful_step_count=25, deadline=None, derandomize=True, database=None

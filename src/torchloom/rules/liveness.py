@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 _MOST_RECENT = 100  # ticks
+_ROUNDING = (
+    1e-6  # seconds; a heartbeat's interval and `deaf` together are just as long as `silence`
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def _advance(state: State, tick: LivenessTick) -> State:
     is_receiving = bool(tick.seen) or tick.echo
     if is_receiving and state.deaf_for + gap > limits.deaf:
         return replace(_forgive(state), deaf_for=0.0)
-    if not is_receiving and state.deaf_for + gap > limits.deaf:
+    if not is_receiving and state.deaf_for + gap >= limits.deaf - _ROUNDING:
         return replace(state, deaf_for=state.deaf_for + gap)
     counted = state.listened + min(gap, limits.most_per_tick)
     return replace(state, listened=counted, deaf_for=0.0 if is_receiving else state.deaf_for + gap)
