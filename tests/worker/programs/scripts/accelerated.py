@@ -33,8 +33,11 @@ def digest():
 
 
 def held():
-    path = OUT / "hold"
-    return path.exists() and progress.step >= int(path.read_text() or 1 << 60)
+    try:
+        at = int((OUT / "hold").read_text() or 1 << 60)
+    except FileNotFoundError:
+        return False
+    return progress.step >= at
 
 
 class Tracker(GeneralTracker):

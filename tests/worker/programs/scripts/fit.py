@@ -37,8 +37,11 @@ def digest():
 
 
 def held():
-    path = OUT / "hold"
-    return path.exists() and trainer.global_step >= int(path.read_text() or 1 << 60)
+    try:
+        at = int((OUT / "hold").read_text() or 1 << 60)
+    except FileNotFoundError:
+        return False
+    return trainer.global_step >= at
 
 
 class Samples(Dataset):

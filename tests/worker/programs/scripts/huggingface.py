@@ -54,8 +54,11 @@ def digest():
 
 
 def held():
-    path = OUT / "hold"
-    return path.exists() and trainer.state.global_step >= int(path.read_text() or 1 << 60)
+    try:
+        at = int((OUT / "hold").read_text() or 1 << 60)
+    except FileNotFoundError:
+        return False
+    return trainer.state.global_step >= at
 
 
 def before(optimizer, args, kwargs):

@@ -27,8 +27,11 @@ SAVED = OUT / ("saved-" + os.environ["RANK"] if IS_SHARDED else "saved")
 
 
 def held(step):
-    path = OUT / "hold"
-    return path.exists() and step >= int(path.read_text())
+    try:
+        at = int((OUT / "hold").read_text() or 1 << 60)
+    except FileNotFoundError:
+        return False
+    return step >= at
 
 
 def local(tensor):
