@@ -21,12 +21,11 @@ from torch import Tensor
 
 from torchloom.errors import Failure
 from torchloom.launch.host.identity import host_name
-from torchloom.settings import runs_dir
+from torchloom.settings import LOOPBACK, runs_dir
 from torchloom.worker import environment
 
 _LENGTHS = struct.Struct("!IQ")
 _MOST_HEAD = 1 << 20
-LOOPBACK = "127.0.0.1"
 _POLL = 0.05  # seconds between two looks for the address of a server
 _NOTHING = torch.empty(0)
 
@@ -111,10 +110,10 @@ class ServerSocket:
 
     def __init__(self, index: int, is_local: bool) -> None:
         self._secret = secrets.token_hex(16)
-        self._socket = socket.create_server((LOOPBACK if is_local else "", 0))
+        host = LOOPBACK if is_local else host_name()
+        self._socket = socket.create_server((host, 0))  # never on all addresses
         self._note = _note(index)
         self._note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        host = LOOPBACK if is_local else host_name()
         port = self._socket.getsockname()[1]
         partial = self._note.with_suffix(".partial")
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
